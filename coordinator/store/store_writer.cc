@@ -1,0 +1,98 @@
+#include "coordinator/store/store_writer.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sparsebalance {
+
+StoreWriter::StoreWriter(Store* store, StoreWriterOptions options)
+    : store_(store), options_(options), thread_([this] { Run(); }) {}
+
+StoreWriter::~StoreWriter() {
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+  }
+  thread_.join();
+}
+
+void StoreWriter::Write(StoreWrite write, Done done) {
+  absl::Status refusal;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closing_) {
+      refusal = absl::UnavailableError("the store is closing");
+    } else if (queue_.size() >= options_.max_queued) {
+      refusal = absl::ResourceExhaustedError(absl::StrCat("the store is behind by ", queue_.size(),
+                                                          " writes; this one was not queued"));
+    } else {
+      queue_.push_back({std::move(write), std::move(done)});
+      ++accepted_;
+      return;
+    }
+  }
+  Note(refusal);
+  if (done) done(refusal);
+}
+
+absl::Status StoreWriter::Flush() {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t target = accepted_;
+  const auto reached = [this, target]()
+                           ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return tried_ >= target; };
+  mutex_.Await(absl::Condition(&reached));
+  return std::exchange(first_error_, absl::OkStatus());
+}
+
+uint64_t StoreWriter::failed_writes() const {
+  absl::MutexLock lock(&mutex_);
+  return failed_;
+}
+
+void StoreWriter::Note(const absl::Status& status) {
+  if (status.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  ++failed_;
+  if (first_error_.ok()) first_error_ = status;
+}
+
+void StoreWriter::Run() {
+  while (true) {
+    std::vector<Entry> batch;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return closing_ || !queue_.empty();
+      };
+      mutex_.Await(absl::Condition(&work));
+      if (queue_.empty()) return;
+      const size_t take = std::min(queue_.size(), options_.max_batch);
+      batch.assign(std::make_move_iterator(queue_.begin()),
+                   std::make_move_iterator(queue_.begin() + static_cast<std::ptrdiff_t>(take)));
+      queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(take));
+    }
+    const size_t size = batch.size();
+    ApplyBatch(std::move(batch));
+    absl::MutexLock lock(&mutex_);
+    tried_ += size;
+  }
+}
+
+void StoreWriter::ApplyBatch(std::vector<Entry> batch) {
+  std::vector<StoreWrite> writes;
+  writes.reserve(batch.size());
+  for (Entry& entry : batch) writes.push_back(std::move(entry.write));
+  const absl::Status whole = store_->Apply(writes);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    absl::Status status = whole;
+    // One bad write must not take its neighbours along.
+    if (!whole.ok() && batch.size() > 1) status = store_->Apply(absl::MakeConstSpan(&writes[i], 1));
+    Note(status);
+    if (batch[i].done) batch[i].done(status);
+  }
+}
+
+}  // namespace sparsebalance

@@ -111,6 +111,13 @@ absl::StatusOr<std::unique_ptr<GlooCommunicator>> GlooCommunicator::Connect(
     return absl::InvalidArgumentError(
         absl::StrCat("bucket_bytes is ", options.bucket_bytes, "; it must be at least 1024"));
   }
+  const std::string& host = options.bind_host;
+  if (options.interface.empty() && (host.empty() || host == "0.0.0.0" || host == "::")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bind_host is \"", host,
+                     "\", a wildcard, which tells the peers nothing; name the address that they "
+                     "reach this node by, or an interface"));
+  }
   std::unique_ptr<GlooMesh> mesh;
   if (size > 1) {
     absl::StatusOr<std::unique_ptr<GlooMesh>> connected =

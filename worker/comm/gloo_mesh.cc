@@ -81,20 +81,16 @@ absl::StatusOr<uint16_t> ReadAddress(const std::vector<char>& bytes, RendezvousB
   if (storage.ss_family == AF_INET) {
     sockaddr_in in;
     std::memcpy(&in, &storage, sizeof(in));
-    if (in.sin_addr.s_addr == htonl(INADDR_ANY)) {
-      return absl::InvalidArgumentError(
-          "bind_host is a wildcard, which tells the peers nothing; name the address that they "
-          "reach this node by");
-    }
     blob.family = 4;
     std::memcpy(blob.address.data(), &in.sin_addr, sizeof(in.sin_addr));
     return ntohs(in.sin_port);
   }
   sockaddr_in6 in;
   std::memcpy(&in, &storage, sizeof(in));
-  if (storage.ss_family != AF_INET6 || IN6_IS_ADDR_UNSPECIFIED(&in.sin6_addr)) {
-    return absl::InvalidArgumentError(
-        "bind_host is neither an IPv4 nor an IPv6 address that peers can reach this node by");
+  if (storage.ss_family != AF_INET6) {
+    return absl::InvalidArgumentError(absl::StrCat("the listening address has family ",
+                                                   storage.ss_family,
+                                                   "; it must be an IPv4 or IPv6 address"));
   }
   blob.family = 6;
   std::memcpy(blob.address.data(), &in.sin6_addr, sizeof(in.sin6_addr));

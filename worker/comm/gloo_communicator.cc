@@ -124,6 +124,14 @@ absl::StatusOr<std::unique_ptr<GlooCommunicator>> GlooCommunicator::Connect(
         GlooMesh::Connect(rank, size, options, exchange);
     if (!connected.ok()) return connected.status();
     mesh = *std::move(connected);
+    // The kernel accepts connections for a process that has not looked at them yet and may never
+    // do: only an answer shows that a peer is there.
+    GlooExchange hello(mesh.get(), rank, size, options.bucket_bytes, {OpKind::kBarrier});
+    absl::Status status = hello.Run(nullptr, nullptr);
+    if (!status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("rank ", rank, ": connecting: ", status.message()));
+    }
   }
   return std::unique_ptr<GlooCommunicator>(new GlooCommunicator(
       std::make_unique<Impl>(rank, size, options.bucket_bytes, std::move(mesh))));

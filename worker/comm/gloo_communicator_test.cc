@@ -125,7 +125,7 @@ TEST(GlooCommunicatorTest, GivesUpOnAPeerThatNeverConnects) {
                          });
   });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnavailable) << statuses[0];
-  EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("no connection with rank 1"));
+  EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("connecting: lost rank 1"));
 }
 
 TEST(GlooCommunicatorTest, EveryRankNamesTheOneThatHangs) {

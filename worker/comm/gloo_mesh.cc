@@ -44,7 +44,7 @@ constexpr std::chrono::milliseconds kNoGlooTimeout = std::chrono::hours(24 * 365
 std::string WithoutSourceLines(std::string text) {
   while (!text.empty() && text.front() == '[') {
     const size_t end = text.find("] ");
-    if (end == std::string::npos || text.find(".cc:") > end) break;
+    if (end == std::string::npos || text.find("/gloo/") > end) break;
     text.erase(0, end + 2);
   }
   return text;
@@ -219,8 +219,9 @@ absl::Status GlooMesh::ConnectPeers(const std::vector<std::string>& blobs,
       context_->getPair(peer)->connect(GlooAddress(parsed[peer], parsed[peer].ports[rank_]));
     } catch (const std::exception& e) {
       lost_rank_ = peer;
-      return absl::UnavailableError(absl::StrCat("rank ", rank_, ": no connection with rank ", peer,
-                                                 ": ", WithoutSourceLines(e.what())));
+      lost_reason_ = absl::StrCat("no connection: ", WithoutSourceLines(e.what()));
+      return absl::UnavailableError(
+          absl::StrCat("rank ", rank_, ": connecting: lost rank ", peer, ": ", lost_reason_));
     }
   }
   return absl::OkStatus();

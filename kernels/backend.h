@@ -1,0 +1,322 @@
+#pragma once
+
+// Every operation of a training step, over opaque device memory. Model code is written against
+// this class alone, so a second kind of device is a second implementation of it and nothing else.
+//
+//   auto backend = CreateBackend("cpu", {.threads = 4});
+//   auto x = (*backend)->Allocate<float>(tokens * hidden);
+//   (*backend)->CopyToDevice(host_values, x->span());
+//   (*backend)->RmsNormForward({tokens, hidden, 1e-6F}, x->span(), weight, y, inverse_rms);
+//
+// Matrices are row-major and contiguous unless a stride is given; sizes and offsets are counted in
+// elements, in 64 bits. Ops run in the order of the calls on the current stream. INVALID_ARGUMENT
+// names a view that is too small or a bad size; RESOURCE_EXHAUSTED says memory ran out.
+// Results do not depend on the number of threads. An instance is used by one thread at a time.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/device_buffer.h"
+#include "kernels/packed_blocks.h"
+
+namespace sparsebalance::kernels {
+
+struct BackendOptions {
+  int threads = 1;  // CPU threads of this instance, >= 1
+  // Fills new memory with NaN bytes, so that a read before a write shows. For tests.
+  bool poison_allocations = false;
+};
+
+struct MemoryStats {
+  int64_t live_bytes = 0;  // allocated now, temporary buffers of running ops included
+  int64_t peak_bytes = 0;  // most since creation or the last ResetPeakMemory
+};
+
+// A point on a stream. Created by RecordEvent, released by its destructor.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+struct EventInterval {
+  double seconds = 0;      // device time between two events
+  double cpu_seconds = 0;  // CPU time of the calling thread between their recordings
+};
+
+// A queue of work. Work on different streams is ordered by events only.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+};
+
+struct MatmulShape {
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false;  // a is [k, m] in memory instead of [m, k]
+  bool transpose_b = false;  // b is [n, k] in memory instead of [k, n]
+  bool accumulate = false;   // c += instead of c =
+};
+
+struct NormShape {
+  int64_t rows = 0, columns = 0;
+  float epsilon = 1e-6F;
+};
+
+// Heads of one projection inside rows of `row_stride` elements.
+struct RopeShape {
+  int64_t tokens = 0;
+  int num_heads = 0, head_dim = 0;
+  int64_t row_stride = 0;
+};
+
+struct CrossEntropyShape {
+  int64_t rows = 0, classes = 0;
+  double loss_scale = 1;  // of the gradient only
+};
+
+struct AdamWArgs {
+  float learning_rate = 0;
+  float beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F;
+  float weight_decay = 0;
+  float gradient_scale = 1;  // applied to the gradient first; where clipping enters
+  int64_t step = 1;          // of this update, from 1; for the bias correction
+};
+
+// Query row t of head h begins at q[t * q_stride + h * head_dim]; keys and values likewise with
+// kv_stride. Query head h reads KV head h / (num_heads / num_kv_heads).
+struct AttentionShape {
+  int num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int64_t q_stride = 0, kv_stride = 0, out_stride = 0;
+};
+
+// A packed micro-batch as the backend knows it; a device keeps its own copy of the arrays.
+class AttentionLayout {
+ public:
+  explicit AttentionLayout(PackedBlocks blocks) : blocks_(std::move(blocks)) {}
+  virtual ~AttentionLayout() = default;
+  const PackedBlocks& blocks() const { return blocks_; }
+
+ private:
+  PackedBlocks blocks_;
+};
+
+// Which past blocks each query attends to beside its own. Counts, no sentinels: all the attention
+// kernels know, they never see a budget.
+struct BlockLists {
+  int64_t pairs = 0;                   // (query, past block) pairs of one head
+  DeviceArray<int64_t> query_offsets;  // [tokens + 1], the same for every head
+  DeviceArray<int32_t> query_blocks;   // [heads, pairs], ascending within a query
+  DeviceArray<int64_t> block_offsets;  // [heads, blocks + 1], relative to the head's first pair
+  DeviceArray<int32_t> block_queries;  // [heads, pairs], tokens ascending within a block
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  virtual std::string_view name() const = 0;
+
+  // --- memory -----------------------------------------------------------------------------------
+  // Uninitialized memory, 64-byte aligned; count may be 0.
+  template <typename T>
+  absl::StatusOr<DeviceArray<T>> Allocate(int64_t count);
+  virtual MemoryStats memory() const = 0;
+  virtual void ResetPeakMemory() = 0;
+
+  // Copies all of the source; sizes must be equal. The host side may be reused on return.
+  template <typename T>
+  absl::Status CopyToDevice(const std::vector<T>& from, DeviceSpan<T> to);
+  template <typename T>
+  absl::Status CopyToDevice(const T* from, DeviceSpan<T> to);  // to.size() elements
+  template <typename T>
+  absl::Status CopyToHost(DeviceSpan<T> from, std::remove_const_t<T>* to);  // from.size() elements
+  absl::Status CopyDeviceToDevice(ConstDeviceBuffer from, DeviceBuffer to);
+  virtual absl::Status Fill(DeviceBuffer buffer, float value) = 0;
+  virtual absl::Status FillZero(DeviceSpan<double> buffer) = 0;
+  // The address of a buffer that the host can read and write in place, for communicators that work
+  // on host memory; valid while the buffer lives. UNIMPLEMENTED where the host cannot reach it:
+  // then copy. Synchronize first.
+  virtual absl::StatusOr<float*> MapHost(DeviceBuffer buffer) = 0;
+
+  // --- order and time
+  // -----------------------------------------------------------------------------
+  virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
+  // Later calls go to `stream`, or to the default one where it is null.
+  virtual absl::Status SetStream(Stream* stream) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Event>> RecordEvent() = 0;
+  virtual absl::Status WaitEvent(const Event& event) = 0;  // orders the current stream after it
+  virtual absl::StatusOr<EventInterval> Elapsed(const Event& from, const Event& to) = 0;
+  virtual absl::Status Synchronize() = 0;
+
+  // --- dense ops
+  // ---------------------------------------------------------------------------------- out[t] =
+  // table[ids[t]]; table [rows, columns]. Ids outside the table are INVALID_ARGUMENT.
+  virtual absl::Status EmbeddingForward(int64_t columns, DeviceSpan<const int32_t> ids,
+                                        ConstDeviceBuffer table, DeviceBuffer out) = 0;
+  // table_grad[ids[t]] += out_grad[t], in the order of t.
+  virtual absl::Status EmbeddingBackward(int64_t columns, DeviceSpan<const int32_t> ids,
+                                         ConstDeviceBuffer out_grad, DeviceBuffer table_grad) = 0;
+
+  // c = op(a) op(b) + bias; bias [n] may be empty.
+  virtual absl::Status Matmul(const MatmulShape& shape, ConstDeviceBuffer a, ConstDeviceBuffer b,
+                              ConstDeviceBuffer bias, DeviceBuffer c) = 0;
+  // out[n] += sum over rows of x [rows, columns]: the gradient of a bias.
+  virtual absl::Status AddColumnSums(int64_t rows, int64_t columns, ConstDeviceBuffer x,
+                                     DeviceBuffer out) = 0;
+
+  // y = x * r * weight, r = 1 / sqrt(mean(x^2) + epsilon); inverse_rms[rows] = r is kept for
+  // backward.
+  virtual absl::Status RmsNormForward(const NormShape& shape, ConstDeviceBuffer x,
+                                      ConstDeviceBuffer weight, DeviceBuffer y,
+                                      DeviceBuffer inverse_rms) = 0;
+  // x_grad += r * (y_grad * weight - x * r^2 * mean(y_grad * weight * x));
+  // weight_grad += sum over rows of y_grad * x * r.
+  virtual absl::Status RmsNormBackward(const NormShape& shape, ConstDeviceBuffer x,
+                                       ConstDeviceBuffer weight, ConstDeviceBuffer inverse_rms,
+                                       ConstDeviceBuffer y_grad, DeviceBuffer x_grad,
+                                       DeviceBuffer weight_grad) = 0;
+
+  // table[t] = cos(p * f_0..f_{d/2-1}), sin(...), f_i = theta^(-2i/d), p = positions[t];
+  // table [tokens, head_dim].
+  virtual absl::Status RopeTable(int head_dim, double theta, DeviceSpan<const int32_t> positions,
+                                 DeviceBuffer table) = 0;
+  // Rotates pairs (i, i + d/2) of every head in place; `inverse` turns back: the gradient.
+  virtual absl::Status Rope(const RopeShape& shape, ConstDeviceBuffer table, bool inverse,
+                            DeviceBuffer x) = 0;
+
+  // gate_up [rows, 2 * columns] holds gate, then up; out [rows, columns] = silu(gate) * up.
+  virtual absl::Status SwiGluForward(int64_t rows, int64_t columns, ConstDeviceBuffer gate_up,
+                                     DeviceBuffer out) = 0;
+  virtual absl::Status SwiGluBackward(int64_t rows, int64_t columns, ConstDeviceBuffer gate_up,
+                                      ConstDeviceBuffer out_grad, DeviceBuffer gate_up_grad) = 0;
+
+  // out = a + b; out may be a or b.
+  virtual absl::Status Add(ConstDeviceBuffer a, ConstDeviceBuffer b, DeviceBuffer out) = 0;
+  virtual absl::Status Scale(float factor, DeviceBuffer x) = 0;
+
+  // loss_sum[0] += sum of weights[r] * -log softmax(logits[r])[targets[r]] (in double, unscaled).
+  // logits_grad = loss_scale * weights[r] * (softmax - onehot); may be logits itself, or empty
+  // where no gradient is wanted. A row of weight 0 gives exactly 0 whatever its logits and target.
+  virtual absl::Status CrossEntropy(const CrossEntropyShape& shape, ConstDeviceBuffer logits,
+                                    DeviceSpan<const int32_t> targets, ConstDeviceBuffer weights,
+                                    DeviceBuffer logits_grad, DeviceSpan<double> loss_sum) = 0;
+
+  // --- optimizer
+  // ---------------------------------------------------------------------------------- Decoupled
+  // weight decay (Loshchilov and Hutter): value -= lr * (m^ / (sqrt(v^) + eps) + wd * value).
+  virtual absl::Status AdamW(const AdamWArgs& args, ConstDeviceBuffer grad, DeviceBuffer value,
+                             DeviceBuffer m, DeviceBuffer v) = 0;
+  // out[0] += sum of x^2, in double and a fixed order.
+  virtual absl::Status AddSquaredNorm(ConstDeviceBuffer x, DeviceSpan<double> out) = 0;
+
+  // --- block-sparse attention (MoBA)
+  // ----------------------------------------------------------------
+  virtual absl::StatusOr<std::unique_ptr<AttentionLayout>> CreateLayout(PackedBlocks blocks) = 0;
+  // means [num_kv_heads, blocks, head_dim]: the mean key of each block.
+  virtual absl::Status BlockMeans(const AttentionShape& shape, const AttentionLayout& layout,
+                                  ConstDeviceBuffer k, DeviceBuffer means) = 0;
+  // Coverage curve of every sequence at CoverageGrid(its blocks), by the definition of coverage:
+  // mean over sampled queries and heads of the softmax mass of q . mean / sqrt(d), over all past
+  // blocks, that falls on the top budget - 1. Sampled are the last token of the sequence and every
+  // sample_stride-th before it, as far as they have past blocks. Waits for the device.
+  virtual absl::StatusOr<std::vector<std::vector<double>>> CoverageCurves(
+      const AttentionShape& shape, const AttentionLayout& layout, ConstDeviceBuffer q,
+      ConstDeviceBuffer means, int sample_stride) = 0;
+  // For every query and head the top budget - 1 past blocks by q . mean, ties to the lower block;
+  // budgets [sequences], each >= 1, own block included.
+  virtual absl::StatusOr<BlockLists> SelectBlocks(const AttentionShape& shape,
+                                                  const AttentionLayout& layout,
+                                                  ConstDeviceBuffer q, ConstDeviceBuffer means,
+                                                  const std::vector<int32_t>& budgets) = 0;
+  // Softmax attention, scale 1 / sqrt(head_dim), over the own block (causal) and the listed blocks.
+  // out rows have stride out_stride; lse [num_heads, tokens] is the log-sum-exp over all of them.
+  virtual absl::Status AttentionForward(const AttentionShape& shape, const AttentionLayout& layout,
+                                        const BlockLists& lists, ConstDeviceBuffer q,
+                                        ConstDeviceBuffer k, ConstDeviceBuffer v, DeviceBuffer out,
+                                        DeviceBuffer lse) = 0;
+  // Writes (does not add) q_grad, k_grad and v_grad, strided as q, k and v. The lists are those of
+  // the forward pass; they carry no gradient.
+  virtual absl::Status AttentionBackward(const AttentionShape& shape, const AttentionLayout& layout,
+                                         const BlockLists& lists, ConstDeviceBuffer q,
+                                         ConstDeviceBuffer k, ConstDeviceBuffer v,
+                                         ConstDeviceBuffer out, ConstDeviceBuffer lse,
+                                         ConstDeviceBuffer out_grad, DeviceBuffer q_grad,
+                                         DeviceBuffer k_grad, DeviceBuffer v_grad) = 0;
+
+ protected:
+  Backend() = default;
+
+  virtual absl::StatusOr<void*> AllocateBytes(int64_t bytes) = 0;
+  virtual void FreeBytes(void* data, int64_t bytes) = 0;
+  enum class CopyKind { kToDevice, kToHost, kDeviceToDevice };
+  virtual absl::Status CopyBytes(const void* from, void* to, int64_t bytes, CopyKind kind) = 0;
+
+ private:
+  template <typename T>
+  friend class DeviceArray;
+};
+
+// "cpu", "cuda", or "auto": CUDA where this build and this machine have it, else the CPU.
+// UNIMPLEMENTED for "cuda" in a build without CUDA kernels; INVALID_ARGUMENT for other names.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
+                                                       const BackendOptions& options = {});
+
+// --- templates
+// ------------------------------------------------------------------------------------
+
+template <typename T>
+absl::StatusOr<DeviceArray<T>> Backend::Allocate(int64_t count) {
+  absl::StatusOr<void*> data = AllocateBytes(count * static_cast<int64_t>(sizeof(T)));
+  if (!data.ok()) return data.status();
+  return DeviceArray<T>(this, static_cast<T*>(*data), count);
+}
+
+template <typename T>
+absl::Status Backend::CopyToDevice(const std::vector<T>& from, DeviceSpan<T> to) {
+  if (static_cast<int64_t>(from.size()) != to.size()) {
+    return absl::InvalidArgumentError("CopyToDevice: " + std::to_string(from.size()) +
+                                      " host elements for a view of " + std::to_string(to.size()));
+  }
+  return CopyToDevice(from.data(), to);
+}
+
+template <typename T>
+absl::Status Backend::CopyToDevice(const T* from, DeviceSpan<T> to) {
+  return CopyBytes(from, DeviceAccess::Data(to), to.size() * static_cast<int64_t>(sizeof(T)),
+                   CopyKind::kToDevice);
+}
+
+template <typename T>
+absl::Status Backend::CopyToHost(DeviceSpan<T> from, std::remove_const_t<T>* to) {
+  return CopyBytes(DeviceAccess::Data(from), to, from.size() * static_cast<int64_t>(sizeof(T)),
+                   CopyKind::kToHost);
+}
+
+inline absl::Status Backend::CopyDeviceToDevice(ConstDeviceBuffer from, DeviceBuffer to) {
+  if (from.size() != to.size()) {
+    return absl::InvalidArgumentError("CopyDeviceToDevice: views of " +
+                                      std::to_string(from.size()) + " and " +
+                                      std::to_string(to.size()) + " elements");
+  }
+  return CopyBytes(DeviceAccess::Data(from), DeviceAccess::Data(to),
+                   from.size() * static_cast<int64_t>(sizeof(float)), CopyKind::kDeviceToDevice);
+}
+
+template <typename T>
+void DeviceArray<T>::Release() {
+  if (backend_ != nullptr) {
+    backend_->FreeBytes(DeviceAccess::Data(span_), span_.size() * static_cast<int64_t>(sizeof(T)));
+  }
+  backend_ = nullptr;
+  span_ = DeviceSpan<T>();
+}
+
+}  // namespace sparsebalance::kernels

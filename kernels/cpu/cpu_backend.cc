@@ -1,0 +1,104 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <chrono>
+#include <ctime>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/elementwise.h"
+
+namespace sparsebalance::kernels::cpu {
+namespace {
+
+class CpuEvent final : public Event {
+ public:
+  CpuEvent() : wall(std::chrono::steady_clock::now()) {
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+  }
+  std::chrono::steady_clock::time_point wall;
+  timespec cpu{};
+};
+
+class CpuStream final : public Stream {};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(const BackendOptions& options) {
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a CPU backend of ", options.threads, " threads; give it at least 1"));
+  }
+  try {
+    return std::unique_ptr<Backend>(new CpuBackend(options));
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat("oneDNN has no CPU engine here: ", e.what()));
+  }
+}
+
+CpuBackend::CpuBackend(const BackendOptions& options)
+    : threads_(options.threads), pool_(options.poison_allocations), matmul_(options.threads) {}
+
+absl::Status CpuBackend::Fill(DeviceBuffer buffer, float value) {
+  cpu::Fill(threads_, buffer.size(), value, DeviceAccess::Data(buffer));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::FillZero(DeviceSpan<double> buffer) {
+  double* data = DeviceAccess::Data(buffer);
+  for (int64_t i = 0; i < buffer.size(); ++i) data[i] = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<float*> CpuBackend::MapHost(DeviceBuffer buffer) {
+  return DeviceAccess::Data(buffer);
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> CpuBackend::CreateStream() {
+  return std::unique_ptr<Stream>(std::make_unique<CpuStream>());
+}
+
+absl::Status CpuBackend::SetStream(Stream* stream) { return absl::OkStatus(); }
+
+absl::StatusOr<std::unique_ptr<Event>> CpuBackend::RecordEvent() {
+  return std::unique_ptr<Event>(std::make_unique<CpuEvent>());
+}
+
+absl::Status CpuBackend::WaitEvent(const Event& event) { return absl::OkStatus(); }
+
+absl::StatusOr<EventInterval> CpuBackend::Elapsed(const Event& from, const Event& to) {
+  const auto* begin = dynamic_cast<const CpuEvent*>(&from);
+  const auto* end = dynamic_cast<const CpuEvent*>(&to);
+  if (begin == nullptr || end == nullptr) {
+    return absl::InvalidArgumentError("Elapsed: an event of another backend");
+  }
+  EventInterval out;
+  out.seconds = std::chrono::duration<double>(end->wall - begin->wall).count();
+  out.cpu_seconds = static_cast<double>(end->cpu.tv_sec - begin->cpu.tv_sec) +
+                    1e-9 * static_cast<double>(end->cpu.tv_nsec - begin->cpu.tv_nsec);
+  return out;
+}
+
+absl::Status CpuBackend::Synchronize() { return absl::OkStatus(); }
+
+absl::StatusOr<void*> CpuBackend::AllocateBytes(int64_t bytes) {
+  if (bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("an allocation of ", bytes, " bytes"));
+  }
+  void* data = pool_.Allocate(bytes);
+  if (data == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("no host memory for ", bytes,
+                                                     " bytes on top of ", pool_.stats().live_bytes,
+                                                     " in use; lower the tokens per micro-batch"));
+  }
+  return data;
+}
+
+void CpuBackend::FreeBytes(void* data, int64_t bytes) { pool_.Free(data, bytes); }
+
+absl::Status CpuBackend::CopyBytes(const void* from, void* to, int64_t bytes, CopyKind kind) {
+  if (bytes > 0) Copy(threads_, bytes, from, to);
+  return absl::OkStatus();
+}
+
+}  // namespace sparsebalance::kernels::cpu

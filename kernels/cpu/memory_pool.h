@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace sparsebalance::kernels::cpu {
+
+// Host memory with reuse: a training step asks for the same large sizes again and again, and fresh
+// pages from the system cost about as much as the ops that fill them. Not thread-safe.
+class MemoryPool {
+ public:
+  explicit MemoryPool(bool poison) : poison_(poison) {}
+  ~MemoryPool();
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  // 64-byte aligned; null where the system has no more. bytes >= 0.
+  void* Allocate(int64_t bytes);
+  // `bytes` as given to Allocate.
+  void Free(void* data, int64_t bytes);
+
+  const MemoryStats& stats() const { return stats_; }
+  void ResetPeak() { stats_.peak_bytes = stats_.live_bytes; }
+  int64_t cached_bytes() const { return cached_bytes_; }
+
+ private:
+  void ReleaseCache();
+
+  bool poison_;
+  MemoryStats stats_;
+  int64_t cached_bytes_ = 0;
+  std::map<int64_t, std::vector<void*>> cache_;  // by size class
+};
+
+}  // namespace sparsebalance::kernels::cpu

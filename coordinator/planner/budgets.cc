@@ -1,0 +1,245 @@
+#include "coordinator/planner/budgets.h"
+
+#include <algorithm>
+#include <queue>
+
+namespace sparsebalance::planner {
+namespace {
+
+// Halvings of the interval in which the step time is refined below the paths' granularity.
+constexpr int kRefinements = 12;
+
+struct Candidate {
+  int64_t coverage;
+  int64_t cost;  // time added to the rank when it was last looked at
+  int32_t sequence;
+  int32_t segment;  // of the sequence's envelope
+  uint32_t seen;    // number of steps taken when the cost was computed
+
+  bool operator<(const Candidate& other) const {
+    const Int128 mine = Int128{coverage} * other.cost;
+    const Int128 theirs = Int128{other.coverage} * cost;
+    if (mine != theirs) return mine < theirs;
+    if (cost != other.cost) return cost > other.cost;
+    return sequence > other.sequence;
+  }
+};
+
+}  // namespace
+
+BudgetOptimizer::BudgetOptimizer(const Problem& problem, const Envelopes& envelopes)
+    : problem_(problem),
+      envelopes_(envelopes),
+      evaluator_(problem),
+      paths_(problem.num_ranks()),
+      blocked_(problem.num_sequences(), 0) {}
+
+void BudgetOptimizer::BuildSerialPath(int rank, const RankItems& items, Path& path) {
+  int64_t total = 0;
+  for (const MicroBatchItems& mb : items) {
+    total += mb.empty() ? problem_.zero_weight_ns() : problem_.predictor().constant_ns();
+    for (const int32_t i : mb) total += problem_.TimeNs(i, problem_.sequence(i).low);
+  }
+  std::vector<EnvelopeSegment> segments;
+  for (const int32_t i : path.sequences) {
+    const auto of = envelopes_.Of(i);
+    segments.insert(segments.end(), of.begin(), of.end());
+  }
+  std::sort(segments.begin(), segments.end(), SteeperThan);
+  int64_t gained = 0;
+  path.start_ns = problem_.OnRank(rank, total);
+  path.steps.reserve(segments.size());
+  for (const EnvelopeSegment& s : segments) {
+    total += s.time;
+    gained += s.coverage;
+    path.steps.push_back({s.sequence, s.to, problem_.OnRank(rank, total), gained});
+  }
+}
+
+void BudgetOptimizer::BuildScheduledPath(int rank, const RankItems& items, Path& path) {
+  std::vector<int64_t> raw(items.size());     // micro-batch times on a rank of factor 1
+  std::vector<int64_t> scaled(items.size());  // on this rank
+  // Position of a sequence's micro-batch, by place in path.sequences, which is in batching order.
+  std::vector<std::pair<int32_t, int32_t>> place;
+  for (size_t m = 0; m < items.size(); ++m) {
+    raw[m] = items[m].empty() ? problem_.zero_weight_ns() : problem_.predictor().constant_ns();
+    for (const int32_t i : items[m]) {
+      raw[m] += problem_.TimeNs(i, problem_.sequence(i).low);
+      place.emplace_back(i, static_cast<int32_t>(m));
+    }
+    scaled[m] = problem_.OnRank(rank, raw[m]);
+  }
+  std::sort(place.begin(), place.end());
+  const auto micro_batch_of = [&](int32_t i) {
+    return std::lower_bound(place.begin(), place.end(), std::pair<int32_t, int32_t>(i, 0))->second;
+  };
+  int64_t span = evaluator_.SpanNs(scaled);
+  path.start_ns = span;
+  const auto cost_of = [&](int32_t i, int32_t segment) {
+    const int32_t m = micro_batch_of(i);
+    const int64_t before = scaled[m];
+    scaled[m] = problem_.OnRank(rank, raw[m] + envelopes_.Of(i)[segment].time);
+    const int64_t after = evaluator_.SpanNs(scaled);
+    scaled[m] = before;
+    return std::max<int64_t>(0, after - span);
+  };
+
+  std::priority_queue<Candidate> queue;
+  for (const int32_t i : path.sequences) {
+    const auto of = envelopes_.Of(i);
+    if (!of.empty()) queue.push({of[0].coverage, cost_of(i, 0), i, 0, 0});
+  }
+  uint32_t taken = 0;
+  int64_t gained = 0;
+  while (!queue.empty()) {
+    Candidate best = queue.top();
+    queue.pop();
+    if (best.seen != taken) {
+      // The critical path may have moved since; look again before taking it.
+      best.cost = cost_of(best.sequence, best.segment);
+      best.seen = taken;
+      queue.push(best);
+      continue;
+    }
+    const auto of = envelopes_.Of(best.sequence);
+    const int32_t m = micro_batch_of(best.sequence);
+    raw[m] += of[best.segment].time;
+    scaled[m] = problem_.OnRank(rank, raw[m]);
+    span += best.cost;
+    gained += best.coverage;
+    ++taken;
+    path.steps.push_back({best.sequence, of[best.segment].to, span, gained});
+    const int32_t next = best.segment + 1;
+    if (next < static_cast<int32_t>(of.size())) {
+      queue.push({of[next].coverage, cost_of(best.sequence, next), best.sequence, next, taken});
+    }
+  }
+}
+
+int64_t BudgetOptimizer::GainWithin(const Path& path, int64_t limit_ns) {
+  const auto end =
+      std::upper_bound(path.steps.begin(), path.steps.end(), limit_ns,
+                       [](int64_t limit, const PathStep& step) { return limit < step.rank_ns; });
+  return end == path.steps.begin() ? 0 : (end - 1)->coverage;
+}
+
+int64_t BudgetOptimizer::FillWithin(int rank, const RankItems& items, const Path& path,
+                                    int64_t limit_ns, std::vector<int32_t>& budgets) {
+  for (const int32_t i : path.sequences) {
+    budgets[i] = problem_.sequence(i).low;
+    blocked_[i] = 0;
+  }
+  const auto end =
+      std::upper_bound(path.steps.begin(), path.steps.end(), limit_ns,
+                       [](int64_t limit, const PathStep& step) { return limit < step.rank_ns; });
+  for (auto step = path.steps.begin(); step != end; ++step) budgets[step->sequence] = step->to;
+
+  // What is left goes to the next steps in order, as many blocks of each as fit. With one stage a
+  // rank's time is a sum and the fit is computed; otherwise the schedule is asked.
+  const bool serial = problem_.stages() == 1;
+  int64_t now = serial ? evaluator_.RankNs(rank, items, budgets) : 0;
+  for (auto step = end; step != path.steps.end(); ++step) {
+    const int32_t i = step->sequence;
+    const int32_t from = budgets[i];
+    if (blocked_[i]) continue;
+    const int64_t at_from = problem_.TimeNs(i, from);
+    const auto fits = [&](int32_t budget) {
+      if (serial) {
+        // Rounding of scaled micro-batches may be off by one nanosecond either way.
+        const int64_t more = problem_.OnRank(rank, problem_.TimeNs(i, budget) - at_from) + 1;
+        return now + more <= limit_ns;
+      }
+      budgets[i] = budget;
+      const bool ok = evaluator_.RankNs(rank, items, budgets) <= limit_ns;
+      budgets[i] = from;
+      return ok;
+    };
+    int32_t low = from;
+    int32_t high = fits(from + 1) ? step->to + 1 : from + 1;
+    while (high - low > 1) {
+      const int32_t middle = low + (high - low) / 2;
+      (fits(middle) ? low : high) = middle;
+    }
+    // A sequence that did not get its whole step gets nothing of its later ones.
+    blocked_[i] = low < step->to;
+    if (low == from) continue;
+    if (serial) now += problem_.OnRank(rank, problem_.TimeNs(i, low) - at_from) + 1;
+    budgets[i] = low;
+  }
+  int64_t coverage = 0;
+  for (const int32_t i : path.sequences) coverage += problem_.Coverage(i, budgets[i]);
+  return coverage;
+}
+
+int64_t BudgetOptimizer::FillAll(const Batching& batching, int64_t limit_ns,
+                                 std::vector<int32_t>& budgets) {
+  int64_t sum = 0;
+  for (int r = 0; r < problem_.num_ranks(); ++r) {
+    sum += FillWithin(r, batching[r], paths_[r], limit_ns, budgets);
+  }
+  return sum;
+}
+
+BudgetResult BudgetOptimizer::Optimize(const Batching& batching) {
+  int64_t least = 0;
+  int64_t most = 0;
+  for (int r = 0; r < problem_.num_ranks(); ++r) {
+    Path& path = paths_[r];
+    path.steps.clear();
+    path.sequences.clear();
+    for (const MicroBatchItems& mb : batching[r]) {
+      path.sequences.insert(path.sequences.end(), mb.begin(), mb.end());
+    }
+    if (problem_.stages() == 1) {
+      BuildSerialPath(r, batching[r], path);
+    } else {
+      BuildScheduledPath(r, batching[r], path);
+    }
+    least = std::max(least, path.start_ns);
+    most = std::max(most, path.steps.empty() ? path.start_ns : path.steps.back().rank_ns);
+  }
+
+  BudgetResult result;
+  result.budgets.resize(problem_.num_sequences());
+  const int64_t needed = problem_.floor_sum() - envelopes_.lowest_coverage_sum();
+  const auto reached_within = [&](int64_t limit_ns) {
+    int64_t gain = 0;
+    for (const Path& path : paths_) gain += GainWithin(path, limit_ns);
+    return gain >= needed;
+  };
+  result.reached = reached_within(most);
+  int64_t below = least - 1;  // the floor is not reached, or a rank cannot be so fast
+  int64_t limit = most;
+  while (result.reached && limit - below > 1) {
+    const int64_t middle = below + (limit - below) / 2;
+    (middle >= least && reached_within(middle) ? limit : below) = middle;
+  }
+  // Parts of steps reach the floor a little earlier than whole ones.
+  if (result.reached && limit > least) {
+    std::vector<int32_t> trial(problem_.num_sequences());
+    int64_t low = std::max(least - 1, limit - limit / 32);
+    for (int round = 0; round < kRefinements && limit - low > 1; ++round) {
+      const int64_t middle = low + (limit - low) / 2;
+      (FillAll(batching, middle, trial) >= problem_.floor_sum() ? limit : low) = middle;
+    }
+  }
+  result.coverage_sum = FillAll(batching, limit, result.budgets);
+  result.step_ns = evaluator_.StepNs(batching, result.budgets);
+  return result;
+}
+
+std::vector<int32_t> PricedBudgets(const Problem& problem, const Envelopes& envelopes) {
+  std::vector<int32_t> budgets(problem.num_sequences());
+  for (int i = 0; i < problem.num_sequences(); ++i) budgets[i] = problem.sequence(i).low;
+  std::vector<EnvelopeSegment> segments(envelopes.All().begin(), envelopes.All().end());
+  std::sort(segments.begin(), segments.end(), SteeperThan);
+  int64_t coverage = envelopes.lowest_coverage_sum();
+  for (const EnvelopeSegment& s : segments) {
+    if (coverage >= problem.floor_sum()) break;
+    budgets[s.sequence] = s.to;
+    coverage += s.coverage;
+  }
+  return budgets;
+}
+
+}  // namespace sparsebalance::planner

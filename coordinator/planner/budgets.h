@@ -1,0 +1,68 @@
+// Budgets for a given batching: the least step time that keeps the coverage floor, and the most
+// coverage within that time.
+//
+// Every rank gets a path: budgets start at their lowest and rise one envelope segment at a time, by
+// coverage gained over time added to the rank. With one stage the time added is the segment's own,
+// and the path is optimal up to its granularity; with more it is what the schedule makes of it, so
+// that a segment in the shadow of a longer micro-batch costs nothing. The step time is the least T
+// at which all ranks, each as far along its path as T allows, have the coverage that is asked for.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/planner/envelope.h"
+#include "coordinator/planner/problem.h"
+#include "coordinator/planner/solution.h"
+
+namespace sparsebalance::planner {
+
+struct BudgetResult {
+  bool reached = false;  // the floor; budgets are the highest where not
+  int64_t step_ns = 0;   // slowest rank
+  int64_t coverage_sum = 0;
+  std::vector<int32_t> budgets;
+};
+
+class BudgetOptimizer {
+ public:
+  BudgetOptimizer(const Problem& problem, const Envelopes& envelopes);
+
+  BudgetResult Optimize(const Batching& batching);
+
+ private:
+  struct PathStep {
+    int32_t sequence;
+    int32_t to;        // budget
+    int64_t rank_ns;   // of the rank after the step; never falls along a path
+    int64_t coverage;  // gained since the start
+  };
+  struct Path {
+    int64_t start_ns = 0;
+    std::vector<PathStep> steps;
+    std::vector<int32_t> sequences;
+  };
+
+  void BuildSerialPath(int rank, const RankItems& items, Path& path);
+  void BuildScheduledPath(int rank, const RankItems& items, Path& path);
+  // Gain of the path's steps that end within `limit_ns`.
+  static int64_t GainWithin(const Path& path, int64_t limit_ns);
+  // Sets the budgets of a rank to what its path and then parts of later steps allow within the
+  // limit; returns the coverage of its sequences.
+  int64_t FillWithin(int rank, const RankItems& items, const Path& path, int64_t limit_ns,
+                     std::vector<int32_t>& budgets);
+  int64_t FillAll(const Batching& batching, int64_t limit_ns, std::vector<int32_t>& budgets);
+
+  const Problem& problem_;
+  const Envelopes& envelopes_;
+  Evaluator evaluator_;
+  std::vector<Path> paths_;
+  std::vector<char> blocked_;  // [sequence] scratch of FillWithin
+};
+
+// Budgets at a common price of time for the whole batch, at which its coverage reaches the floor:
+// what sequences will cost, near enough to batch by, before there is a batching. The highest
+// budgets where the floor cannot be reached.
+std::vector<int32_t> PricedBudgets(const Problem& problem, const Envelopes& envelopes);
+
+}  // namespace sparsebalance::planner

@@ -1,0 +1,54 @@
+#include "coordinator/planner/envelope.h"
+
+namespace sparsebalance::planner {
+namespace {
+
+struct Corner {
+  int32_t budget;
+  int64_t time, coverage;
+};
+
+// Whether `middle` lies on or below the line from `left` to `right`.
+bool Below(const Corner& left, const Corner& middle, const Corner& right) {
+  return Int128{middle.coverage - left.coverage} * (right.time - left.time) <=
+         Int128{right.coverage - left.coverage} * (middle.time - left.time);
+}
+
+}  // namespace
+
+bool SteeperThan(const EnvelopeSegment& a, const EnvelopeSegment& b) {
+  const Int128 x = Int128{a.coverage} * b.time;
+  const Int128 y = Int128{b.coverage} * a.time;
+  if (x != y) return x > y;
+  return a.sequence != b.sequence ? a.sequence < b.sequence : a.from < b.from;
+}
+
+Envelopes::Envelopes(const Problem& problem) {
+  std::vector<Corner> hull;
+  begin_.reserve(problem.num_sequences() + 1);
+  for (int i = 0; i < problem.num_sequences(); ++i) {
+    const ProblemSequence& s = problem.sequence(i);
+    begin_.push_back(static_cast<uint32_t>(segments_.size()));
+    hull.clear();
+    const auto add = [&](int32_t budget) {
+      const Corner corner{budget, problem.TimeNs(i, budget), problem.Coverage(i, budget)};
+      if (!hull.empty() && corner.coverage <= hull.back().coverage) return;
+      while (hull.size() >= 2 && Below(hull[hull.size() - 2], hull.back(), corner)) hull.pop_back();
+      hull.push_back(corner);
+    };
+    add(s.low);
+    for (const CurvePoint& point : problem.Curve(i)) {
+      if (point.budget > s.low && point.budget < s.high) add(point.budget);
+    }
+    if (s.high > s.low) add(s.high);
+    lowest_coverage_sum_ += hull.front().coverage;
+    highest_coverage_sum_ += hull.back().coverage;
+    for (size_t c = 1; c < hull.size(); ++c) {
+      segments_.push_back({i, hull[c - 1].budget, hull[c].budget, hull[c].time - hull[c - 1].time,
+                           hull[c].coverage - hull[c - 1].coverage});
+    }
+  }
+  begin_.push_back(static_cast<uint32_t>(segments_.size()));
+}
+
+}  // namespace sparsebalance::planner

@@ -1,0 +1,13 @@
+// From a solution to the message that workers act on.
+#pragma once
+
+#include "coordinator/planner/problem.h"
+#include "coordinator/planner/solution.h"
+#include "sparsebalance/v1/plan.pb.h"
+
+namespace sparsebalance::planner {
+
+// Fills every field of the plan but step, policy and length_policy_step_ms.
+v1::Plan BuildPlan(const Problem& problem, const Solution& solution);
+
+}  // namespace sparsebalance::planner

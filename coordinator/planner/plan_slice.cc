@@ -1,0 +1,144 @@
+#include "coordinator/planner/plan_slice.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/planner/problem.h"
+
+namespace sparsebalance::planner {
+namespace {
+
+class Checker {
+ public:
+  explicit Checker(const Problem& problem) : problem_(problem), seen_(problem.num_sequences()) {}
+
+  absl::Status Check(const v1::Plan& plan) {
+    if (plan.ranks_size() != problem_.num_ranks()) {
+      return Broken("the plan has ", plan.ranks_size(), " ranks, the job ", problem_.num_ranks());
+    }
+    for (int r = 0; r < plan.ranks_size(); ++r) {
+      if (plan.ranks(r).rank() != static_cast<uint32_t>(r)) {
+        return Broken("position ", r, " holds rank ", plan.ranks(r).rank());
+      }
+      const int count = plan.ranks(r).micro_batches_size();
+      if (problem_.fixed_count() > 0 && count != problem_.fixed_count()) {
+        return Broken("rank ", r, " has ", count, " micro-batches, the job fixes ",
+                      problem_.fixed_count());
+      }
+      if (problem_.equal_count() && count != plan.ranks(0).micro_batches_size()) {
+        return Broken("rank ", r, " has ", count, " micro-batches, rank 0 ",
+                      plan.ranks(0).micro_batches_size());
+      }
+      for (const v1::MicroBatch& mb : plan.ranks(r).micro_batches()) {
+        if (absl::Status s = CheckMicroBatch(r, mb); !s.ok()) return s;
+      }
+    }
+    for (int i = 0; i < problem_.num_sequences(); ++i) {
+      if (!seen_[i]) return Broken("sequence ", problem_.sequence(i).id, " is missing");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  template <class... Parts>
+  static absl::Status Broken(const Parts&... parts) {
+    return absl::InternalError(absl::StrCat("plan breaks a hard constraint: ", parts...));
+  }
+
+  int Find(uint64_t id) const {
+    int low = 0;
+    int high = problem_.num_sequences();
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (problem_.sequence(middle).id < id) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low < problem_.num_sequences() && problem_.sequence(low).id == id ? low : -1;
+  }
+
+  absl::Status CheckMicroBatch(int r, const v1::MicroBatch& mb) {
+    if (mb.zero_weight() != (mb.slices_size() == 0)) {
+      return Broken("rank ", r, " has a micro-batch of ", mb.slices_size(),
+                    " slices with zero_weight ", mb.zero_weight() ? "set" : "unset");
+    }
+    int64_t padded = 0;
+    for (const v1::Slice& slice : mb.slices()) {
+      const int i = Find(slice.sequence_id());
+      if (i < 0) return Broken("sequence ", slice.sequence_id(), " is not in the batch");
+      if (seen_[i]) return Broken("sequence ", slice.sequence_id(), " is planned twice");
+      seen_[i] = true;
+      const ProblemSequence& s = problem_.sequence(i);
+      if (slice.token_begin() != 0 || slice.token_end() != static_cast<uint64_t>(s.tokens)) {
+        return Broken("sequence ", s.id, " is cut to [", slice.token_begin(), ", ",
+                      slice.token_end(), ")");
+      }
+      if (absl::Status st = CheckBudget(s, slice.budget_blocks()); !st.ok()) return st;
+      for (const uint32_t k : slice.layer_budget_blocks()) {
+        if (absl::Status st = CheckBudget(s, k); !st.ok()) return st;
+      }
+      padded += s.padded_tokens;
+    }
+    if (padded > problem_.rank(r).cap_tokens) {
+      return Broken("a micro-batch of rank ", r, " holds ", padded, " padded tokens, its cap is ",
+                    problem_.rank(r).cap_tokens);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckBudget(const ProblemSequence& s, uint32_t budget) {
+    if (budget < static_cast<uint32_t>(s.low) || budget > static_cast<uint32_t>(s.high)) {
+      return Broken("sequence ", s.id, " has budget ", budget, ", allowed are ", s.low, " to ",
+                    s.high, " by the budget range and the coverage guard");
+    }
+    return absl::OkStatus();
+  }
+
+  const Problem& problem_;
+  std::vector<bool> seen_;
+};
+
+}  // namespace
+
+v1::Plan PlanForRanks(const v1::Plan& plan, absl::Span<const uint32_t> data_ranks) {
+  v1::Plan part;
+  // Copying a large plan to drop most of it would cost more than the slice itself.
+  for (const v1::RankPlan& rank : plan.ranks()) {
+    if (std::find(data_ranks.begin(), data_ranks.end(), rank.rank()) != data_ranks.end()) {
+      *part.add_ranks() = rank;
+    }
+  }
+  part.set_step(plan.step());
+  part.set_policy(plan.policy());
+  part.set_predicted_step_ms(plan.predicted_step_ms());
+  part.set_lower_bound_ms(plan.lower_bound_ms());
+  part.set_mean_coverage(plan.mean_coverage());
+  part.set_token_weighted_mean_coverage(plan.token_weighted_mean_coverage());
+  part.set_baseline_mean_coverage(plan.baseline_mean_coverage());
+  part.set_min_coverage_ratio(plan.min_coverage_ratio());
+  part.set_rank_imbalance(plan.rank_imbalance());
+  part.set_micro_batch_imbalance(plan.micro_batch_imbalance());
+  part.set_length_policy_step_ms(plan.length_policy_step_ms());
+  part.set_global_supervised_tokens(plan.global_supervised_tokens());
+  part.set_fallback(plan.fallback());
+  part.set_fallback_detail(plan.fallback_detail());
+  part.set_extrapolated_sequences(plan.extrapolated_sequences());
+  part.set_bubble_fraction(plan.bubble_fraction());
+  return part;
+}
+
+absl::Status CheckPlan(const v1::PlanRequest& request, const v1::Plan& plan) {
+  absl::StatusOr<Problem> problem = Problem::Create(request);
+  if (!problem.ok()) return problem.status();
+  return CheckPlan(*problem, plan);
+}
+
+absl::Status CheckPlan(const Problem& problem, const v1::Plan& plan) {
+  return Checker(problem).Check(plan);
+}
+
+}  // namespace sparsebalance::planner

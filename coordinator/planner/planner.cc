@@ -1,0 +1,79 @@
+#include "coordinator/planner/planner.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/planner/plan_builder.h"
+#include "coordinator/planner/plan_slice.h"
+#include "coordinator/planner/policies/registry.h"
+#include "coordinator/planner/problem.h"
+#include "coordinator/planner/solution.h"
+#include "coordinator/planner/status_payload.h"
+#include "sparsebalance/v1/errors.pb.h"
+
+namespace sparsebalance::planner {
+namespace {
+
+// An InfeasiblePlan is made where the step is not known.
+absl::Status WithStep(absl::Status status, uint64_t step) {
+  if (auto detail = GetDetail<v1::InfeasiblePlan>(status)) {
+    detail->set_step(step);
+    AttachDetail(status, *detail);
+  }
+  return status;
+}
+
+absl::StatusOr<v1::Plan> MakeValidated(const v1::PlanRequest& request, const Policy& policy) {
+  absl::StatusOr<Problem> problem = Problem::Create(request);
+  if (!problem.ok()) return problem.status();
+  absl::StatusOr<Solution> solution = policy.solve(*problem);
+  if (!solution.ok()) return WithStep(solution.status(), request.step());
+
+  v1::Plan plan = BuildPlan(*problem, *solution);
+  plan.set_step(request.step());
+  plan.set_policy(std::string(policy.name));
+  absl::StatusOr<Solution> length = SolveLength(*problem);
+  if (!length.ok()) return WithStep(length.status(), request.step());
+  plan.set_length_policy_step_ms(
+      MsFromNs(Evaluator(*problem).StepNs(length->batching, length->budgets) +
+               problem->predictor().step_constant_ns()));
+  if (absl::Status checked = CheckPlan(*problem, plan); !checked.ok()) return checked;
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Plan> MakePlan(const v1::PlanRequest& request) {
+  if (absl::Status status = ValidateRequest(request); !status.ok()) return status;
+  return MakeValidated(request, *FindPolicy(request.settings().policy()));
+}
+
+absl::StatusOr<v1::Plan> MakeFallbackPlan(const v1::PlanRequest& request) {
+  v1::PlanRequest known;
+  *known.mutable_settings() = request.settings();
+  known.mutable_settings()->set_policy("length");
+  known.set_step(request.step());
+  // Zero coefficients: no time is predicted, rather than one from a model nobody measured.
+  known.mutable_latency()->set_forward_fraction(0.5);
+  for (const v1::Sequence& s : request.sequences()) {
+    v1::Sequence& copy = *known.add_sequences();
+    copy.set_id(s.id());
+    copy.set_tokens(s.tokens());
+    copy.set_supervised_tokens(s.supervised_tokens());
+  }
+  if (absl::Status status = ValidateRequest(known); !status.ok()) return status;
+  absl::StatusOr<v1::Plan> plan = MakeValidated(known, *FindPolicy("length"));
+  if (!plan.ok()) return plan.status();
+  plan->set_fallback(v1::FALLBACK_REASON_NO_PLAN);
+  plan->set_fallback_detail("made without a coordinator's plan, from token counts alone");
+  return plan;
+}
+
+std::vector<std::string> PolicyNames() {
+  std::vector<std::string> names;
+  for (const Policy& policy : Policies()) names.emplace_back(policy.name);
+  return names;
+}
+
+}  // namespace sparsebalance::planner

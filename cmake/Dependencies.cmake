@@ -8,11 +8,25 @@ find_package(spdlog CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
-find_package(httplib CONFIG REQUIRED)
 find_package(SQLite3 REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(dnnl CONFIG REQUIRED)
+find_package(ZLIB REQUIRED)
+
+# Debian's packages of these two bring no CMake files.
+find_library(HTTPLIB_LIBRARY cpp-httplib REQUIRED)
+find_path(HTTPLIB_INCLUDE_DIR httplib.h REQUIRED)
+if(NOT TARGET httplib::httplib)
+  add_library(httplib::httplib UNKNOWN IMPORTED)
+  set_target_properties(httplib::httplib PROPERTIES
+    IMPORTED_LOCATION "${HTTPLIB_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${HTTPLIB_INCLUDE_DIR}"
+    INTERFACE_LINK_LIBRARIES "OpenSSL::SSL;OpenSSL::Crypto;Threads::Threads"
+    # How Debian built the library; the class layout depends on it.
+    INTERFACE_COMPILE_DEFINITIONS
+      "CPPHTTPLIB_OPENSSL_SUPPORT;CPPHTTPLIB_ZLIB_SUPPORT;CPPHTTPLIB_BROTLI_SUPPORT")
+endif()
 find_library(GLOO_LIBRARY gloo REQUIRED)
 find_path(GLOO_INCLUDE_DIR gloo/allreduce.h REQUIRED)
 if(NOT TARGET gloo::gloo)

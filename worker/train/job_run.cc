@@ -1,0 +1,190 @@
+#include "worker/train/job_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "worker/comm/gloo_communicator.h"
+#include "worker/comm/local_communicator.h"
+
+namespace sparsebalance {
+namespace {
+
+// Plans come from one place, telemetry goes to another: a replay under a coordinator's eyes.
+class ReplayWithReports : public PlanSource {
+ public:
+  ReplayWithReports(PlanReplay* replay, PlanSource* session) : replay_(replay), session_(session) {}
+  void Request(const v1::GlobalBatch&) override {}
+  std::optional<PlanOffer> Wait(uint64_t step, absl::Time deadline) override {
+    return replay_->Wait(step, deadline);
+  }
+  void Report(v1::RankTelemetry telemetry) override {
+    if (session_ != nullptr) session_->Report(std::move(telemetry));
+  }
+  void ReportConsumed(v1::ConsumedBatch consumed) override {
+    if (session_ != nullptr) session_->ReportConsumed(std::move(consumed));
+  }
+  absl::Status Health() override {
+    if (absl::Status status = replay_->Health(); !status.ok()) return status;
+    return session_ != nullptr ? session_->Health() : absl::OkStatus();
+  }
+
+ private:
+  PlanReplay* replay_;
+  PlanSource* session_;
+};
+
+}  // namespace
+
+JobRun::JobRun(const WorkerNodeOptions& options, const std::string& policy,
+               const data::IndexedDataset* dataset)
+    : options_(options), policy_(policy), dataset_(dataset), train_(options.train) {
+  train_.plan.set_policy(policy);
+  if (options.policies.size() > 1) {
+    train_.job.set_name(absl::StrCat(train_.job.name(), "-", policy));
+    if (!train_.checkpoint_dir.empty()) train_.checkpoint_dir += "/" + policy;
+  }
+  trainers_.resize(options.ranks.size());
+  comms_.resize(options.ranks.size());
+}
+
+absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(const WorkerNodeOptions& options,
+                                                       const std::string& policy,
+                                                       const data::IndexedDataset* dataset,
+                                                       const StopSignal* stop) {
+  std::unique_ptr<JobRun> run(new JobRun(options, policy, dataset));
+  TrainOptions& train = run->train_;
+  SB_RETURN_IF_ERROR(ValidateTrainOptions(train, *dataset));
+
+  if (train.resume && !train.checkpoint_dir.empty()) {
+    const CheckpointStore store(train.checkpoint_dir, train.checkpoints_kept, options.log);
+    SB_ASSIGN_OR_RETURN(run->checkpoint_, store.LoadNewest());
+    options.log(run->checkpoint_.has_value()
+                    ? absl::StrCat("job ", train.job.name(), ": resuming from ",
+                                   run->checkpoint_->folder)
+                    : absl::StrCat("job ", train.job.name(), ": no checkpoint in ",
+                                   train.checkpoint_dir, ", starting anew"));
+  }
+  if (!options.output_dir.empty()) {
+    SB_ASSIGN_OR_RETURN(run->recorder_, PlanRecorder::Open(absl::StrCat(
+                                            options.output_dir, "/plans/", policy, "/",
+                                            options.session.node_id, ".jsonl")));
+  }
+  if (!options.replay_plans.empty()) {
+    SB_ASSIGN_OR_RETURN(run->replay_, PlanReplay::Load(options.replay_plans));
+  }
+  if (!options.coordinator.empty()) {
+    NodeSessionOptions session = options.session;
+    session.log = options.log;
+    SB_ASSIGN_OR_RETURN(run->session_, NodeSession::Register(
+                                           session, JobSpecFromOptions(train, *dataset), stop));
+    run->plans_ = run->session_.get();
+  } else {
+    auto group = CreateLocalGroup(static_cast<int>(options.ranks.size()),
+                                  {.timeout = train.collective_timeout});
+    if (!group.ok()) return group.status();
+    absl::MutexLock lock(&run->mutex_);
+    run->comms_ = *std::move(group);
+  }
+  if (run->replay_ != nullptr) {
+    run->wrapped_ = std::make_unique<ReplayWithReports>(run->replay_.get(), run->session_.get());
+    run->plans_ = run->wrapped_.get();
+  }
+  if (options.wrap_plan_source) {
+    run->wrapped_ = options.wrap_plan_source(run->plans_);
+    run->plans_ = run->wrapped_.get();
+  }
+  JobRun* self = run.get();
+  run->rendezvous_ = std::make_unique<NodeRendezvous>(
+      options.ranks.size(),
+      [self](const std::vector<std::string>& blobs) { return self->JoinAll(blobs); });
+  return run;
+}
+
+absl::StatusOr<std::vector<std::string>> JobRun::JoinAll(const std::vector<std::string>& blobs) {
+  std::vector<v1::RankInfo> ranks;
+  for (size_t i = 0; i < options_.ranks.size(); ++i) {
+    v1::RankInfo& rank = ranks.emplace_back();
+    rank.set_rank(options_.ranks[i]);
+    rank.set_rendezvous(blobs[i]);
+    rank.set_device_name(DeviceClass(train_));
+  }
+  const uint64_t next_step = checkpoint_.has_value() ? checkpoint_->position.next_step : 0;
+  SB_ASSIGN_OR_RETURN(const v1::JoinJobResponse joined,
+                      session_->Join(std::move(ranks), next_step));
+  std::vector<std::string> all;
+  for (const v1::Member& member : joined.members()) all.push_back(member.rendezvous());
+  return all;
+}
+
+absl::Status JobRun::Connect(size_t index) {
+  if (session_ == nullptr) return absl::OkStatus();  // connected at creation
+  const int size = static_cast<int>(train_.parallelism.data());
+  const int rank = static_cast<int>(options_.ranks[index]);
+  if (size == 1) {
+    if (auto joined = rendezvous_->Meet(index, ""); !joined.ok()) return joined.status();
+  }
+  GlooOptions gloo;
+  gloo.bind_host = options_.bind_host;
+  gloo.interface = options_.interface;
+  gloo.timeout = train_.collective_timeout;
+  auto comm = GlooCommunicator::Connect(rank, size, gloo, [&](std::string own_blob) {
+    return rendezvous_->Meet(index, std::move(own_blob));
+  });
+  if (!comm.ok()) return comm.status();
+  absl::MutexLock lock(&mutex_);
+  if (!aborted_.ok()) return aborted_;
+  comms_[index] = *std::move(comm);
+  return absl::OkStatus();
+}
+
+absl::Status JobRun::StartRank(size_t index) {
+  SB_RETURN_IF_ERROR(Connect(index));
+  TrainerDependencies dependencies;
+  {
+    absl::MutexLock lock(&mutex_);
+    dependencies.comm = comms_[index].get();
+  }
+  dependencies.plans = plans_;
+  dependencies.dataset = dataset_;
+  dependencies.recorder = recorder_.get();
+  dependencies.local_ranks = options_.ranks.size();
+  dependencies.log = [this](const std::string& line) {
+    options_.log(absl::StrCat("job ", train_.job.name(), ": ", line));
+  };
+  SB_ASSIGN_OR_RETURN(trainers_[index],
+                      Trainer::Create(train_, std::move(dependencies),
+                                      checkpoint_.has_value() ? &*checkpoint_ : nullptr));
+  if (session_ != nullptr && trainers_[index]->coverage_notes().size() > 0) {
+    const absl::Status status =
+        session_->PutCoverage(trainers_[index]->coverage_notes().Entries());
+    if (!status.ok()) {
+      options_.log(absl::StrCat("the coordinator did not take the checkpoint's coverage: ",
+                                status.message()));
+    }
+  }
+  return trainers_[index]->Prefetch();
+}
+
+void JobRun::Abort(const absl::Status& why) {
+  rendezvous_->Fail(why);
+  absl::MutexLock lock(&mutex_);
+  if (aborted_.ok()) aborted_ = why;
+  for (const std::unique_ptr<Communicator>& comm : comms_) {
+    if (comm != nullptr) comm->Abort();
+  }
+}
+
+void JobRun::Leave(const std::string& reason, bool finished) {
+  if (session_ == nullptr) return;
+  const absl::Status status = session_->Leave(reason, finished);
+  if (!status.ok()) {
+    options_.log(absl::StrCat("job ", train_.job.name(),
+                              ": could not tell the coordinator about leaving (",
+                              absl::StatusCodeToString(status.code()), ": ", status.message(),
+                              "); its lease will run out"));
+  }
+}
+
+}  // namespace sparsebalance

@@ -1,0 +1,230 @@
+#include "worker/train/rank_compute.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/packed_blocks.h"
+#include "kernels/status_macros.h"
+
+namespace sparsebalance {
+namespace {
+
+// What the filler of an explicit zero-weight micro-batch runs on: one token that counts for nothing.
+model::MicroBatch Filler() {
+  model::MicroBatch batch;
+  batch.tokens = {0};
+  batch.targets = {0};
+  batch.loss_weights = {0};
+  batch.cu_seqlens = {0, 1};
+  batch.budgets = {1};
+  batch.base_budgets = {1};
+  return batch;
+}
+
+// Mean over layers of the curve at the budget that each layer used.
+double RealizedCoverage(int64_t blocks, const model::SequenceReport& report) {
+  const std::vector<double> curve(report.coverage.begin(), report.coverage.end());
+  double sum = 0;
+  for (const int32_t budget : report.realized_budgets) {
+    sum += kernels::InterpolateCoverage(blocks, curve, budget);
+  }
+  return report.realized_budgets.empty()
+             ? 1.0
+             : sum / static_cast<double>(report.realized_budgets.size());
+}
+
+void FillSequence(const v1::Slice& slice, int64_t blocks, const model::SequenceReport& report,
+                  v1::SequenceTelemetry& out) {
+  out.set_sequence_id(slice.sequence_id());
+  out.set_tokens(slice.token_end() - slice.token_begin());
+  out.set_planned_budget_blocks(slice.budget_blocks());
+  for (const int32_t budget : report.realized_budgets) {
+    out.add_realized_budget_blocks(static_cast<uint32_t>(budget));
+  }
+  const std::vector<int64_t> grid = kernels::CoverageGrid(blocks);
+  for (size_t i = 0; i < grid.size() && i < report.coverage.size(); ++i) {
+    out.mutable_coverage()->add_budget_blocks(static_cast<uint32_t>(grid[i]));
+    out.mutable_coverage()->add_coverage(report.coverage[i]);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankCompute>> RankCompute::Create(
+    const TrainOptions& options, const data::IndexedDataset* dataset) {
+  std::unique_ptr<RankCompute> compute(new RankCompute(options, dataset));
+  SB_ASSIGN_OR_RETURN(compute->backend_, kernels::CreateBackend(
+                                             options.backend, {.threads = options.threads_per_rank}));
+  SB_ASSIGN_OR_RETURN(
+      compute->model_,
+      model::Transformer::Create(options.model, compute->backend_.get(), options.seed));
+  const OptimizerOptions& optimizer = options.optimizer;
+  SB_ASSIGN_OR_RETURN(
+      compute->optimizer_,
+      model::AdamW::Create({.beta1 = static_cast<float>(optimizer.beta1),
+                            .beta2 = static_cast<float>(optimizer.beta2),
+                            .epsilon = static_cast<float>(optimizer.epsilon),
+                            .weight_decay = static_cast<float>(optimizer.weight_decay)},
+                           compute->model_->store(), compute->backend_.get()));
+  return compute;
+}
+
+absl::StatusOr<model::MicroBatch> RankCompute::BuildMicroBatch(
+    const v1::MicroBatch& planned) const {
+  if (planned.slices().empty()) return Filler();
+  model::MicroBatch batch;
+  batch.cu_seqlens.push_back(0);
+  const uint32_t base = options_.plan.base_budget_blocks();
+  for (const v1::Slice& slice : planned.slices()) {
+    SB_ASSIGN_OR_RETURN(const data::TrainingExample example,
+                        dataset_->MakeTrainingExample(slice.sequence_id()));
+    batch.tokens.insert(batch.tokens.end(), example.tokens.begin(), example.tokens.end());
+    batch.targets.insert(batch.targets.end(), example.targets.begin(), example.targets.end());
+    batch.loss_weights.insert(batch.loss_weights.end(), example.loss_weights.begin(),
+                              example.loss_weights.end());
+    batch.cu_seqlens.push_back(static_cast<int64_t>(batch.tokens.size()));
+    batch.budgets.push_back(static_cast<int32_t>(slice.budget_blocks()));
+    batch.base_budgets.push_back(static_cast<int32_t>(base));
+  }
+  return batch;
+}
+
+absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t global_supervised_tokens,
+                              v1::RankTelemetry& telemetry, RankStepStats& stats) {
+  SB_RETURN_IF_ERROR(model_->ZeroGrads());
+  backend_->ResetPeakMemory();
+  // A batch without a supervised token has no loss to divide.
+  const double loss_scale =
+      global_supervised_tokens > 0 ? 1.0 / static_cast<double>(global_supervised_tokens) : 0.0;
+  for (int m = 0; m < plan.micro_batches_size(); ++m) {
+    const v1::MicroBatch& planned = plan.micro_batches(m);
+    SB_ASSIGN_OR_RETURN(const model::MicroBatch batch, BuildMicroBatch(planned));
+    SB_ASSIGN_OR_RETURN(
+        const model::MicroBatchReport report,
+        model_->ForwardBackward(batch, loss_scale, options_.plan.coverage_guard()));
+
+    v1::MicroBatchTelemetry& out = *telemetry.add_micro_batches();
+    out.set_index(static_cast<uint32_t>(m));
+    out.set_forward_ms(report.forward_seconds * 1e3);
+    out.set_backward_ms(report.backward_seconds * 1e3);
+    out.set_forward_cpu_ms(report.forward_cpu_seconds * 1e3);
+    out.set_backward_cpu_ms(report.backward_cpu_seconds * 1e3);
+    stats.compute_ms += (report.forward_seconds + report.backward_seconds) * 1e3;
+    stats.loss_sum += report.loss_sum;
+    stats.supervised_tokens += report.supervised_tokens;
+    for (int s = 0; s < planned.slices_size(); ++s) {
+      const auto index = static_cast<size_t>(s);
+      const int64_t tokens = batch.cu_seqlens[index + 1] - batch.cu_seqlens[index];
+      const int64_t blocks =
+          (tokens + options_.model.block_tokens - 1) / options_.model.block_tokens;
+      FillSequence(planned.slices(s), blocks, report.sequences[index], *out.add_sequences());
+      stats.tokens += static_cast<double>(tokens);
+      stats.sequences += 1;
+      stats.coverage_sum += RealizedCoverage(blocks, report.sequences[index]);
+    }
+  }
+  stats.peak_memory_bytes = static_cast<double>(backend_->memory().peak_bytes);
+  telemetry.set_loss_sum(stats.loss_sum);
+  telemetry.set_supervised_tokens(static_cast<uint64_t>(stats.supervised_tokens));
+  telemetry.set_tokens(static_cast<uint64_t>(stats.tokens));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FloatBuffer> RankCompute::Gradients() {
+  SB_RETURN_IF_ERROR(backend_->Synchronize());
+  const auto count = static_cast<size_t>(model_->grads().size());
+  const absl::StatusOr<float*> mapped = backend_->MapHost(model_->grads());
+  if (mapped.ok()) return FloatBuffer(std::span<float>(*mapped, count));
+  if (!absl::IsUnimplemented(mapped.status())) return mapped.status();
+  host_gradients_.resize(count);
+  SB_RETURN_IF_ERROR(
+      backend_->CopyToHost(kernels::ConstDeviceBuffer(model_->grads()), host_gradients_.data()));
+  return FloatBuffer(std::span<float>(host_gradients_));
+}
+
+absl::StatusOr<double> RankCompute::GradientNorm() {
+  if (!host_gradients_.empty()) {
+    SB_RETURN_IF_ERROR(backend_->CopyToDevice(host_gradients_, model_->grads()));
+  }
+  return optimizer_->GradNorm();
+}
+
+absl::Status RankCompute::Update(double learning_rate, double gradient_scale) {
+  SB_RETURN_IF_ERROR(optimizer_->Step(learning_rate, gradient_scale));
+  return backend_->Synchronize();
+}
+
+std::vector<TensorView> RankCompute::Views(const std::vector<float>& arena,
+                                           const std::string& suffix) const {
+  std::vector<TensorView> views;
+  for (const model::Parameter& parameter : model_->parameters()) {
+    const int64_t count = std::accumulate(parameter.shape.begin(), parameter.shape.end(),
+                                          int64_t{1}, std::multiplies<>());
+    views.push_back({parameter.name + suffix, parameter.shape,
+                     std::span<const float>(arena.data() + parameter.arena_offset,
+                                            static_cast<size_t>(count))});
+  }
+  return views;
+}
+
+absl::StatusOr<std::vector<TensorView>> RankCompute::ModelTensors() {
+  SB_RETURN_IF_ERROR(backend_->Synchronize());
+  host_model_.resize(static_cast<size_t>(model_->values().size()));
+  SB_RETURN_IF_ERROR(
+      backend_->CopyToHost(kernels::ConstDeviceBuffer(model_->values()), host_model_.data()));
+  return Views(host_model_, "");
+}
+
+absl::StatusOr<std::vector<TensorView>> RankCompute::OptimizerTensors() {
+  SB_ASSIGN_OR_RETURN(host_optimizer_, optimizer_->ExportState());
+  std::vector<TensorView> views = Views(host_optimizer_.m, ".m");
+  const std::vector<TensorView> second = Views(host_optimizer_.v, ".v");
+  views.insert(views.end(), second.begin(), second.end());
+  return views;
+}
+
+absl::Status RankCompute::Restore(const TensorFile& model, const TensorFile& optimizer,
+                                  uint64_t optimizer_steps) {
+  const auto size = static_cast<size_t>(model_->values().size());
+  std::vector<float> values(size, 0.0f);
+  model::AdamWState state;
+  state.step = static_cast<int64_t>(optimizer_steps);
+  state.m.assign(size, 0.0f);
+  state.v.assign(size, 0.0f);
+  for (const model::Parameter& parameter : model_->parameters()) {
+    const auto place = [&](const TensorFile& file, const std::string& name,
+                           std::vector<float>& arena) -> absl::Status {
+      SB_ASSIGN_OR_RETURN(const std::span<const float> data, file.Get(name, parameter.shape));
+      std::copy(data.begin(), data.end(), arena.begin() + parameter.arena_offset);
+      return absl::OkStatus();
+    };
+    SB_RETURN_IF_ERROR(place(model, parameter.name, values));
+    SB_RETURN_IF_ERROR(place(optimizer, parameter.name + ".m", state.m));
+    SB_RETURN_IF_ERROR(place(optimizer, parameter.name + ".v", state.v));
+  }
+  SB_RETURN_IF_ERROR(backend_->CopyToDevice(values, model_->values()));
+  return optimizer_->ImportState(state);
+}
+
+absl::StatusOr<RankCompute::Timing> RankCompute::Measure(uint64_t tokens, uint32_t budget_blocks) {
+  model::MicroBatch batch;
+  // Any tokens do: time does not depend on them. These are spread over the vocabulary.
+  for (uint64_t t = 0; t < tokens; ++t) {
+    batch.tokens.push_back(static_cast<int32_t>(t * 2654435761u %
+                                                static_cast<uint64_t>(options_.model.vocab_size)));
+  }
+  batch.targets = batch.tokens;
+  batch.loss_weights.assign(tokens, 1.0f);
+  batch.cu_seqlens = {0, static_cast<int64_t>(tokens)};
+  batch.budgets = {static_cast<int32_t>(budget_blocks)};
+  batch.base_budgets = batch.budgets;  // the guard leaves the budget as it is
+  SB_RETURN_IF_ERROR(model_->ZeroGrads());
+  SB_ASSIGN_OR_RETURN(const model::MicroBatchReport report,
+                      model_->ForwardBackward(batch, 1.0 / static_cast<double>(tokens), 1.0));
+  return Timing{.forward_ms = report.forward_seconds * 1e3,
+                .backward_ms = report.backward_seconds * 1e3};
+}
+
+}  // namespace sparsebalance

@@ -1,0 +1,76 @@
+// One rank's share of a step on its device: forward and backward of its micro-batches, and the
+// update. Knows plans, knows nothing of other ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "sparsebalance/v1/plan.pb.h"
+#include "sparsebalance/v1/telemetry.pb.h"
+#include "worker/comm/communicator.h"
+#include "worker/data/indexed_dataset.h"
+#include "worker/model/adamw.h"
+#include "worker/model/transformer.h"
+#include "worker/train/step_record.h"
+#include "worker/train/tensor_file.h"
+#include "worker/train/train_options.h"
+
+namespace sparsebalance {
+
+class RankCompute {
+ public:
+  // `dataset` outlives it.
+  static absl::StatusOr<std::unique_ptr<RankCompute>> Create(const TrainOptions& options,
+                                                             const data::IndexedDataset* dataset);
+
+  // Runs the micro-batches in the plan's order on zeroed gradients of
+  // (sum of losses) / global_supervised_tokens. Adds what was measured to `telemetry`
+  // (micro-batches, loss, tokens) and `stats`.
+  absl::Status Run(const v1::RankPlan& plan, uint64_t global_supervised_tokens,
+                   v1::RankTelemetry& telemetry, RankStepStats& stats);
+
+  // All gradients in host memory, for the communicator to reduce in place. On a device that the
+  // host cannot reach this is a copy, which GradientNorm() writes back.
+  absl::StatusOr<FloatBuffer> Gradients();
+  // Of the reduced gradients; not finite where one of them is not.
+  absl::StatusOr<double> GradientNorm();
+  absl::Status Update(double learning_rate, double gradient_scale);
+
+  // For a checkpoint; the views live until the next call of either.
+  absl::StatusOr<std::vector<TensorView>> ModelTensors();
+  absl::StatusOr<std::vector<TensorView>> OptimizerTensors();
+  absl::Status Restore(const TensorFile& model, const TensorFile& optimizer,
+                       uint64_t optimizer_steps);
+  uint64_t optimizer_steps() const { return static_cast<uint64_t>(optimizer_->step()); }
+
+  struct Timing {
+    double forward_ms = 0;
+    double backward_ms = 0;
+  };
+  // One sequence of `tokens` tokens at a fixed budget, forward and backward, without an update.
+  absl::StatusOr<Timing> Measure(uint64_t tokens, uint32_t budget_blocks);
+
+  std::string_view backend_name() const { return backend_->name(); }
+
+ private:
+  RankCompute(const TrainOptions& options, const data::IndexedDataset* dataset)
+      : options_(options), dataset_(dataset) {}
+
+  absl::StatusOr<model::MicroBatch> BuildMicroBatch(const v1::MicroBatch& planned) const;
+  // Views of one named tensor a parameter in a host copy of an arena.
+  std::vector<TensorView> Views(const std::vector<float>& arena, const std::string& suffix) const;
+
+  const TrainOptions options_;
+  const data::IndexedDataset* const dataset_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<model::Transformer> model_;
+  std::unique_ptr<model::AdamW> optimizer_;
+  std::vector<float> host_gradients_;  // empty where the host reaches the device's
+  std::vector<float> host_model_;
+  model::AdamWState host_optimizer_;
+};
+
+}  // namespace sparsebalance

@@ -1,0 +1,53 @@
+// What one step of the whole job measured, the same on every rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/comm/communicator.h"
+
+namespace sparsebalance {
+
+// What a rank contributes. Milliseconds of wall time.
+struct RankStepStats {
+  double step_ms = 0;       // from waiting for the plan to the end of the update
+  double compute_ms = 0;    // forward and backward of the rank's micro-batches
+  double idle_ms = 0;       // waiting for the slowest rank before the all-reduce
+  double plan_wait_ms = 0;  // exposed: nothing else was left to do
+  double agreement_ms = 0;
+  double loss_sum = 0;      // nats over supervised tokens
+  double supervised_tokens = 0;
+  double tokens = 0;
+  double sequences = 0;
+  double coverage_sum = 0;  // over sequences, of the realized budgets
+  double peak_memory_bytes = 0;
+};
+
+struct StepRecord {
+  uint64_t step = 0;
+  std::string policy;  // that the step was trained by
+  bool used_fallback = false;
+  bool skipped = false;  // gradient not finite: no update was made
+  double predicted_step_ms = 0;  // 0: no prediction
+  double learning_rate = 0;
+  double gradient_norm = 0;
+  std::vector<RankStepStats> ranks;
+
+  double step_ms() const;         // slowest rank
+  double rank_imbalance() const;  // max / mean of compute_ms; 1 where nothing was computed
+  double idle_fraction() const;   // idle over step time, summed over ranks
+  double mean_coverage() const;   // over sequences
+  double loss() const;            // mean over supervised tokens
+  double plan_wait_ms() const;    // largest over ranks
+  double tokens() const;
+  double sequences() const;
+  double peak_memory_bytes() const;  // largest over ranks
+};
+
+// Collective: every rank's stats, in rank order.
+absl::StatusOr<std::vector<RankStepStats>> GatherStats(Communicator& comm,
+                                                       const RankStepStats& mine);
+
+}  // namespace sparsebalance

@@ -1,0 +1,77 @@
+// Everything that describes a training job on the worker's side, in one plain struct. The flags of
+// sparsebalance-worker (worker_flags.h) fill it; JobSpecFromOptions states the part that the
+// coordinator and the other nodes must agree on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "sparsebalance/v1/coordinator.pb.h"
+#include "worker/model/config.h"
+#include "worker/model/schedule.h"
+
+namespace sparsebalance {
+
+namespace data {
+class IndexedDataset;
+}
+
+struct OptimizerOptions {
+  double learning_rate = 3e-4;  // peak, after the warm-up
+  double min_learning_rate = 3e-5;
+  uint64_t warmup_steps = 10;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;  // matrices only
+  double gradient_clip = 1.0;  // of the global norm; 0: off
+};
+
+struct TrainOptions {
+  v1::JobKey job;
+  v1::Parallelism parallelism;
+  v1::PlanSettings plan;
+  model::ModelConfig model;
+  OptimizerOptions optimizer;
+
+  std::string dataset_prefix;
+  uint32_t global_batch_size = 16;  // sequences a step
+  uint64_t steps = 100;             // of the whole run
+  uint64_t seed = 1;                // of the parameters and of the order of the data
+
+  std::string backend = "auto";  // auto, cpu or cuda
+  int threads_per_rank = 1;      // CPU threads of a rank
+
+  // How long a step may wait for its plan before it is trained by the fallback.
+  absl::Duration plan_deadline = absl::Milliseconds(250);
+  // How long a rank waits for a peer in a collective before it holds it for lost.
+  absl::Duration collective_timeout = absl::Minutes(5);
+
+  std::string checkpoint_dir;      // empty: no checkpoints
+  uint64_t checkpoint_every = 0;   // steps; 0: only when asked to stop and at the end
+  uint32_t checkpoints_kept = 2;   // older ones are removed
+  bool resume = false;             // from the newest good checkpoint, where there is one
+
+  // Steps in a row whose gradient is not finite before the run stops.
+  uint32_t max_skipped_in_a_row = 5;
+};
+
+// What all nodes must agree on. Its strings are stable: they name the latency profile.
+v1::JobSpec JobSpecFromOptions(const TrainOptions& options, const data::IndexedDataset& dataset);
+
+// INVALID_ARGUMENT for the first problem: sizes, pipeline or sequence degrees above 1 (workers of
+// this version do not split a model), a vocabulary smaller than the data set's.
+absl::Status ValidateTrainOptions(const TrainOptions& options, const data::IndexedDataset& dataset);
+
+// Of the learning rate; a warm-up longer than the run is cut to it.
+model::LearningRateSchedule ScheduleOf(const TrainOptions& options);
+
+// Names of this machine's device and of the model's shape, for example `cpu AMD EPYC, 1 thread` and
+// `qwen2 l4 h128 a4/4 f352 v264 b64`.
+std::string DeviceClass(const TrainOptions& options);
+std::string ModelClass(const model::ModelConfig& config);
+
+}  // namespace sparsebalance

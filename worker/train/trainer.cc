@@ -1,0 +1,308 @@
+#include "worker/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "coordinator/planner/digest.h"
+#include "coordinator/planner/planner.h"
+#include "kernels/status_macros.h"
+#include "worker/client/plan_agreement.h"
+#include "worker/model/adamw.h"
+
+namespace sparsebalance {
+namespace {
+
+class Stopwatch {
+ public:
+  double Milliseconds() const {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin_)
+        .count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+const v1::RankPlan* FindRank(const v1::Plan& plan, uint32_t rank) {
+  for (const v1::RankPlan& candidate : plan.ranks()) {
+    if (candidate.rank() == rank) return &candidate;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainOptions& options, TrainerDependencies dependencies,
+                 std::unique_ptr<RankCompute> compute, BatchSource batches)
+    : options_(options),
+      dependencies_(std::move(dependencies)),
+      rank_(static_cast<uint32_t>(dependencies_.comm->rank())),
+      compute_(std::move(compute)),
+      batches_(std::move(batches)) {
+  if (!options_.checkpoint_dir.empty()) {
+    checkpoints_.emplace(options_.checkpoint_dir, options_.checkpoints_kept, dependencies_.log);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& options,
+                                                         TrainerDependencies dependencies,
+                                                         const Checkpoint* checkpoint) {
+  SB_ASSIGN_OR_RETURN(std::unique_ptr<RankCompute> compute,
+                      RankCompute::Create(options, dependencies.dataset));
+  TrainPosition position;
+  if (checkpoint != nullptr) {
+    position = checkpoint->position;
+    const auto refuse = [&](const std::string& what, const std::string& there,
+                            const std::string& here) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("checkpoint ", checkpoint->folder, " was made with another ", what, " (",
+                       there, " there, ", here, " here)"));
+    };
+    if (position.dataset_fingerprint != dependencies.dataset->fingerprint()) {
+      return refuse("data set", absl::StrCat(absl::Hex(position.dataset_fingerprint)),
+                    absl::StrCat(absl::Hex(dependencies.dataset->fingerprint())));
+    }
+    if (position.model_class != ModelClass(options.model)) {
+      return refuse("model", position.model_class, ModelClass(options.model));
+    }
+    if (position.seed != options.seed) {
+      return refuse("seed", absl::StrCat(position.seed), absl::StrCat(options.seed));
+    }
+    SB_RETURN_IF_ERROR(compute->Restore(checkpoint->model, checkpoint->optimizer,
+                                        position.optimizer_steps));
+  }
+  SB_ASSIGN_OR_RETURN(BatchSource batches,
+                      BatchSource::Create(options, dependencies.dataset, position.next_step,
+                                          {.epoch = position.epoch, .offset = position.offset}));
+  std::unique_ptr<Trainer> trainer(
+      new Trainer(options, std::move(dependencies), std::move(compute), std::move(batches)));
+  if (checkpoint != nullptr) {
+    trainer->skipped_steps_ = position.skipped_steps;
+    const std::string mine = absl::StrCat("coverage-rank-", trainer->rank_, ".bin");
+    for (const std::string& path : checkpoint->coverage_files) {
+      if (!path.ends_with(mine)) continue;
+      absl::StatusOr<std::vector<v1::SequenceCoverage>> entries = CoverageNotes::Load(path);
+      if (entries.ok()) {
+        trainer->notes_.PutAll(*entries);
+      } else {
+        trainer->dependencies_.log(absl::StrCat(
+            entries.status().message(), "; training goes on without what it remembered"));
+      }
+    }
+  }
+  return trainer;
+}
+
+absl::Status Trainer::Prefetch() {
+  if (dependencies_.plans == nullptr || batches_.step() >= options_.steps) return absl::OkStatus();
+  SB_ASSIGN_OR_RETURN(const v1::GlobalBatch batch, batches_.Current());
+  dependencies_.plans->Request(batch);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& batch,
+                                                        bool stop_requested,
+                                                        RankStepStats& stats) {
+  SB_ASSIGN_OR_RETURN(v1::Plan fallback,
+                      planner::MakeFallbackPlan(FallbackRequest(options_.plan, batch)));
+  fallback.set_fallback(v1::FALLBACK_REASON_NO_PLAN);
+
+  std::optional<PlanOffer> offer;
+  if (dependencies_.plans != nullptr) {
+    SB_RETURN_IF_ERROR(dependencies_.plans->Health());
+    const Stopwatch waiting;
+    offer = dependencies_.plans->Wait(batch.step(), absl::Now() + options_.plan_deadline);
+    stats.plan_wait_ms = waiting.Milliseconds();
+    // A record that has no such step, or a member that was replaced, ends the run here.
+    SB_RETURN_IF_ERROR(dependencies_.plans->Health());
+  }
+  if (offer.has_value()) {
+    if (absl::Status status = CheckPlanForRank(*offer->plan, rank_, batch); !status.ok()) {
+      dependencies_.log(absl::StrCat("plan of step ", batch.step(), " is not used: ",
+                                     status.message()));
+      offer.reset();
+    }
+  }
+
+  PlanVote vote;
+  vote.step = batch.step();
+  vote.fallback_digest = planner::Digest(fallback);
+  vote.stop_requested = stop_requested;
+  if (offer.has_value()) {
+    vote.has_plan = true;
+    vote.leader_epoch = offer->leader_epoch;
+    vote.generation = offer->generation;
+    vote.plan_digest = offer->digest;
+  }
+  const Stopwatch agreeing;
+  SB_ASSIGN_OR_RETURN(const PlanAgreement agreement, AgreeOnPlan(*dependencies_.comm, vote));
+  stats.agreement_ms = agreeing.Milliseconds();
+
+  ChosenPlan chosen;
+  chosen.stop = agreement.stop;
+  if (agreement.use_plan) {
+    chosen.plan = offer->plan;
+    chosen.digest = offer->digest;
+    chosen.leader_epoch = offer->leader_epoch;
+    chosen.generation = offer->generation;
+    // In a replay: the recorded run used its fallback here.
+    chosen.used_fallback = offer->plan->fallback() == v1::FALLBACK_REASON_NO_PLAN;
+  } else {
+    chosen.plan = std::make_shared<const v1::Plan>(std::move(fallback));
+    chosen.digest = vote.fallback_digest;
+    chosen.used_fallback = true;
+    if (dependencies_.plans != nullptr && rank_ == 0 && !chosen.stop) {
+      dependencies_.log(absl::StrCat("step ", batch.step(), " is trained by the fallback plan: ",
+                                     agreement.reason));
+    }
+  }
+  return chosen;
+}
+
+absl::Status Trainer::RecordPlan(const ChosenPlan& chosen, uint64_t step) {
+  if (dependencies_.recorder == nullptr) return absl::OkStatus();
+  v1::PlanRecord record;
+  record.set_step(step);
+  record.set_plan_digest(chosen.digest);
+  record.set_used_fallback(chosen.used_fallback);
+  record.set_leader_epoch(chosen.leader_epoch);
+  record.set_generation(chosen.generation);
+  *record.mutable_plan() = *chosen.plan;
+  record.mutable_plan()->clear_ranks();
+  *record.mutable_plan()->add_ranks() = *FindRank(*chosen.plan, rank_);
+  return dependencies_.recorder->Add(record, dependencies_.local_ranks);
+}
+
+absl::Status Trainer::ReduceAndUpdate(RankStepStats& stats) {
+  const Stopwatch waiting;
+  SB_RETURN_IF_ERROR(dependencies_.comm->Barrier());
+  stats.idle_ms = waiting.Milliseconds();
+
+  SB_ASSIGN_OR_RETURN(const FloatBuffer gradients, compute_->Gradients());
+  SB_RETURN_IF_ERROR(dependencies_.comm->AllReduceSum(gradients));
+  SB_ASSIGN_OR_RETURN(const double norm, compute_->GradientNorm());
+  record_.gradient_norm = norm;
+  record_.skipped = !std::isfinite(norm);
+  if (record_.skipped) return absl::OkStatus();
+
+  const OptimizerOptions& optimizer = options_.optimizer;
+  record_.learning_rate =
+      ScheduleOf(options_).At(static_cast<int64_t>(compute_->optimizer_steps()));
+  return compute_->Update(record_.learning_rate, model::ClipScale(norm, optimizer.gradient_clip));
+}
+
+absl::StatusOr<StepOutcome> Trainer::RunStep(bool stop_requested) {
+  const Stopwatch whole;
+  const uint64_t step = batches_.step();
+  if (step >= options_.steps) return StepOutcome::kFinished;
+  SB_ASSIGN_OR_RETURN(const v1::GlobalBatch batch, batches_.Current());
+
+  RankStepStats stats;
+  record_ = StepRecord();
+  record_.step = step;
+  SB_ASSIGN_OR_RETURN(const ChosenPlan chosen, ChoosePlan(batch, stop_requested, stats));
+  if (chosen.stop) return StepOutcome::kStopped;
+  if (dependencies_.plans != nullptr && step + 1 < options_.steps) {
+    SB_ASSIGN_OR_RETURN(const v1::GlobalBatch next, batches_.Following());
+    dependencies_.plans->Request(next);
+  }
+  SB_RETURN_IF_ERROR(RecordPlan(chosen, step));
+
+  v1::RankTelemetry telemetry;
+  telemetry.set_rank(rank_);
+  telemetry.set_step(step);
+  SB_RETURN_IF_ERROR(compute_->Run(*FindRank(*chosen.plan, rank_),
+                                   chosen.plan->global_supervised_tokens(), telemetry, stats));
+  SB_RETURN_IF_ERROR(ReduceAndUpdate(stats));
+  stats.step_ms = whole.Milliseconds();
+
+  SB_ASSIGN_OR_RETURN(record_.ranks, GatherStats(*dependencies_.comm, stats));
+  record_.policy = chosen.plan->policy();
+  record_.used_fallback = chosen.used_fallback;
+  record_.predicted_step_ms = chosen.used_fallback ? 0 : chosen.plan->predicted_step_ms();
+  Report(batch, chosen, std::move(telemetry), stats);
+  batches_.Advance();
+
+  if (!record_.skipped) {
+    skipped_in_a_row_ = 0;
+  } else {
+    skipped_steps_.push_back(step);
+    std::vector<uint64_t> ids;
+    for (const v1::BatchSequence& sequence : batch.sequences()) ids.push_back(sequence.id());
+    dependencies_.log(absl::StrCat("step ", step, ": the gradient is not finite, no update is made; ",
+                                   "sequences ", absl::StrJoin(ids, ", ")));
+    if (++skipped_in_a_row_ >= options_.max_skipped_in_a_row) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the gradient was not finite in ", skipped_in_a_row_,
+                       " steps in a row, the last with sequences ", absl::StrJoin(ids, ", "),
+                       "; lower the learning rate or look at the data"));
+    }
+  }
+  if (checkpoints_.has_value() && options_.checkpoint_every > 0 &&
+      batches_.step() % options_.checkpoint_every == 0) {
+    if (absl::Status status = SaveCheckpoint(); !status.ok()) {
+      // The checkpoints before this one are whole, so training is worth more than stopping.
+      dependencies_.log(absl::StrCat("checkpoint of step ", batches_.step(),
+                                     " was not written: ", status.message()));
+      if (absl::IsInvalidArgument(status)) return status;
+    }
+  }
+  return StepOutcome::kTrained;
+}
+
+void Trainer::Report(const v1::GlobalBatch& batch, const ChosenPlan& chosen,
+                     v1::RankTelemetry telemetry, const RankStepStats& stats) {
+  for (const v1::MicroBatchTelemetry& micro_batch : telemetry.micro_batches()) {
+    for (const v1::SequenceTelemetry& sequence : micro_batch.sequences()) notes_.Put(sequence);
+  }
+  if (dependencies_.plans == nullptr) return;
+  telemetry.set_step_ms(stats.step_ms);
+  telemetry.set_compute_ms(stats.compute_ms);
+  telemetry.set_idle_ms(stats.idle_ms);
+  telemetry.set_plan_wait_ms(stats.plan_wait_ms);
+  telemetry.set_agreement_ms(stats.agreement_ms);
+  telemetry.set_peak_memory_bytes(static_cast<uint64_t>(stats.peak_memory_bytes));
+  telemetry.set_used_fallback(chosen.used_fallback);
+  telemetry.set_plan_digest(chosen.digest);
+  dependencies_.plans->Report(std::move(telemetry));
+  if (rank_ == 0) {
+    v1::ConsumedBatch consumed;
+    consumed.set_step(batch.step());
+    consumed.set_epoch(batch.epoch());
+    for (const v1::BatchSequence& sequence : batch.sequences()) {
+      consumed.add_sequence_ids(sequence.id());
+    }
+    dependencies_.plans->ReportConsumed(std::move(consumed));
+  }
+}
+
+TrainPosition Trainer::Position() const {
+  TrainPosition position;
+  position.next_step = batches_.step();
+  position.epoch = batches_.position().epoch;
+  position.offset = batches_.position().offset;
+  position.optimizer_steps = compute_->optimizer_steps();
+  position.seed = options_.seed;
+  position.dataset_fingerprint = dependencies_.dataset->fingerprint();
+  position.model_class = ModelClass(options_.model);
+  position.skipped_steps = skipped_steps_;
+  return position;
+}
+
+absl::Status Trainer::SaveCheckpoint() {
+  if (!checkpoints_.has_value()) return absl::OkStatus();
+  std::vector<TensorView> model;
+  std::vector<TensorView> optimizer;
+  if (rank_ == 0) {
+    SB_ASSIGN_OR_RETURN(model, compute_->ModelTensors());
+    SB_ASSIGN_OR_RETURN(optimizer, compute_->OptimizerTensors());
+  }
+  return checkpoints_->Save(*dependencies_.comm, Position(), model, optimizer, notes_);
+}
+
+}  // namespace sparsebalance

@@ -1,0 +1,314 @@
+#include "worker/train/worker_flags.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <numeric>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "coordinator/planner/planner.h"
+
+namespace sparsebalance {
+namespace {
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "node";
+  return name.data();
+}
+
+// Proto fields are set by setters, flags write to variables: these two join them.
+template <typename Setter>
+CLI::Option* AddSetter(CLI::App& app, const std::string& name, const std::string& help,
+                       Setter setter) {
+  return app.add_option_function<uint32_t>(name, setter, help);
+}
+
+void AddJobFlags(CLI::App& app, WorkerFlags& flags) {
+  TrainOptions& train = flags.node.train;
+  auto* job = app.add_option_group("Job");
+  job->add_option_function<std::string>(
+         "--namespace", [&train](const std::string& v) { train.job.set_namespace_(v); },
+         "namespace of the job")
+      ->default_str("default");
+  job->add_option_function<std::string>(
+         "--job", [&train](const std::string& v) { train.job.set_name(v); },
+         "name of the job, the same on every node")
+      ->default_str("job");
+  job->add_option("--coordinator", flags.node.coordinator,
+                  "address of the coordinator; empty: standalone, all ranks in this process")
+      ->capture_default_str();
+  job->add_option("--node-id", flags.node.session.node_id,
+                  "name of this node, unique in the job; default: the host's name");
+  job->add_option("--ranks", flags.node.ranks,
+                  "global ranks of this node, for example 0,1; default: 0, or all if standalone")
+      ->delimiter(',');
+  AddSetter(*job, "--data-parallel", "number of ranks that share a global batch",
+            [&train](uint32_t v) { train.parallelism.set_data(v); })
+      ->default_str("1");
+  AddSetter(*job, "--pipeline-parallel", "pipeline stages",
+            [&train](uint32_t v) { train.parallelism.set_pipeline(v); })
+      ->default_str("1");
+  AddSetter(*job, "--sequence-parallel", "ranks that share a sequence",
+            [&train](uint32_t v) { train.parallelism.set_sequence(v); })
+      ->default_str("1");
+  job->add_option("--bind-host", flags.node.bind_host,
+                  "address on which the other ranks reach this node")
+      ->capture_default_str();
+  job->add_option("--interface", flags.node.interface,
+                  "network interface instead of --bind-host, for example eth0");
+  job->add_option("--start-timeout-s", flags.start_timeout_s,
+                  "how long to wait for the coordinator and the other nodes; 0: for ever")
+      ->capture_default_str();
+}
+
+void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
+  TrainOptions& train = flags.node.train;
+  v1::PlanSettings& plan = train.plan;
+  auto* group = app.add_option_group("Plan");
+  group
+      ->add_option("--policy", flags.node.policies,
+                   absl::StrCat("one or more of ", absl::StrJoin(planner::PolicyNames(), ", "),
+                                "; several train side by side and are compared"))
+      ->delimiter(',')
+      ->capture_default_str();
+  group
+      ->add_option("--block-steps", flags.node.block_steps,
+                   "steps of one policy before the next one's turn")
+      ->capture_default_str();
+  group
+      ->add_option("--global-batch-size", train.global_batch_size, "sequences a step")
+      ->capture_default_str();
+  group
+      ->add_option_function<uint64_t>(
+          "--max-tokens-per-micro-batch",
+          [&plan](uint64_t v) { plan.set_max_tokens_per_micro_batch(v); },
+          "cap of a micro-batch, padding included")
+      ->default_str("8192");
+  AddSetter(*group, "--padding-multiple", "a sequence counts as a multiple of so many tokens",
+            [&plan](uint32_t v) { plan.set_padding_multiple(v); })
+      ->default_str("1");
+  AddSetter(*group, "--micro-batch-size",
+            "sequences in a micro-batch of the reference policies; 0: as many as fit",
+            [&plan](uint32_t v) { plan.set_micro_batch_size(v); })
+      ->default_str("0");
+  AddSetter(*group, "--micro-batches-per-rank", "exactly so many on every rank; 0: free",
+            [&plan](uint32_t v) { plan.set_micro_batches_per_rank(v); })
+      ->default_str("0");
+  group->add_flag_function(
+      "--equal-micro-batch-count",
+      [&plan](int64_t) { plan.set_equal_micro_batch_count(true); },
+      "the same number of micro-batches on every rank");
+  AddSetter(*group, "--block-tokens", "tokens in a block of attention",
+            [&plan](uint32_t v) { plan.set_block_tokens(v); })
+      ->default_str("64");
+  AddSetter(*group, "--base-budget", "blocks a query attends to, its own included",
+            [&plan](uint32_t v) { plan.set_base_budget_blocks(v); })
+      ->default_str("8");
+  AddSetter(*group, "--min-budget", "least budget in blocks",
+            [&plan](uint32_t v) { plan.set_min_budget_blocks(v); })
+      ->default_str("1");
+  AddSetter(*group, "--max-budget", "largest budget in blocks; 0: no bound",
+            [&plan](uint32_t v) { plan.set_max_budget_blocks(v); })
+      ->default_str("0");
+  group
+      ->add_option_function<double>(
+          "--coverage-guard", [&plan](double v) { plan.set_coverage_guard(v); },
+          "share of a sequence's coverage that its budget may give up, 0 to 1")
+      ->default_str("0.1");
+  group
+      ->add_option("--coverage-floor", flags.coverage_floor,
+                   "baseline, guard, fixed, or a mean coverage between 0 and 1")
+      ->capture_default_str();
+  group->add_option("--paper-anchor", flags.paper_anchor, "mean, min or max; of policy `paper`")
+      ->capture_default_str();
+  group
+      ->add_option("--plan-deadline-ms", flags.plan_deadline_ms,
+                   "how long a step waits for its plan before the fallback")
+      ->capture_default_str();
+  group->add_option("--replay-plans", flags.node.replay_plans,
+                    "train by recorded plans: files or folders")
+      ->delimiter(',');
+}
+
+void AddModelFlags(CLI::App& app, WorkerFlags& flags) {
+  model::ModelConfig& model = flags.node.train.model;
+  auto* group = app.add_option_group("Model (Qwen2 family)");
+  group->add_option("--hidden-size", model.hidden_size, "width")->capture_default_str();
+  group->add_option("--layers", model.num_layers, "decoder layers")->capture_default_str();
+  group->add_option("--heads", model.num_heads, "query heads")->capture_default_str();
+  group->add_option("--kv-heads", model.num_kv_heads, "key and value heads")
+      ->capture_default_str();
+  group->add_option("--intermediate-size", model.intermediate_size, "width of the MLP")
+      ->capture_default_str();
+  group->add_option("--rope-theta", model.rope_theta, "base of the rotary embedding")
+      ->capture_default_str();
+  group->add_option("--rms-norm-epsilon", model.rms_norm_eps, "epsilon of RMSNorm")
+      ->capture_default_str();
+  group->add_flag("--tie-embeddings,!--untie-embeddings", model.tie_embeddings,
+                  "share the input and output embedding");
+}
+
+void AddTrainingFlags(CLI::App& app, WorkerFlags& flags) {
+  TrainOptions& train = flags.node.train;
+  OptimizerOptions& optimizer = train.optimizer;
+  auto* group = app.add_option_group("Training");
+  group
+      ->add_option("--dataset", train.dataset_prefix,
+                   "path of a packed data set without .bin or .idx (sparsebalance-data pack)")
+      ->required();
+  group->add_option("--steps", train.steps, "steps of the whole run")->capture_default_str();
+  group->add_option("--seed", train.seed, "of the parameters and of the order of the data")
+      ->capture_default_str();
+  group->add_option("--learning-rate", optimizer.learning_rate, "peak")->capture_default_str();
+  group->add_option("--min-learning-rate", optimizer.min_learning_rate, "end of the cosine")
+      ->capture_default_str();
+  group->add_option("--warmup-steps", optimizer.warmup_steps, "linear, to the peak")
+      ->capture_default_str();
+  group->add_option("--beta1", optimizer.beta1, "AdamW")->capture_default_str();
+  group->add_option("--beta2", optimizer.beta2, "AdamW")->capture_default_str();
+  group->add_option("--weight-decay", optimizer.weight_decay, "of matrices")
+      ->capture_default_str();
+  group->add_option("--gradient-clip", optimizer.gradient_clip, "global norm; 0: off")
+      ->capture_default_str();
+  group->add_option("--max-skipped-in-a-row", train.max_skipped_in_a_row,
+                    "steps with a gradient that is not finite before the run stops")
+      ->capture_default_str();
+  group->add_option("--checkpoint-dir", train.checkpoint_dir,
+                    "folder shared by all nodes; empty: no checkpoints");
+  group->add_option("--checkpoint-every", train.checkpoint_every,
+                    "steps; 0: when stopped and at the end")
+      ->capture_default_str();
+  group->add_option("--checkpoints-kept", train.checkpoints_kept, "older ones are removed")
+      ->capture_default_str();
+  group->add_flag("--resume", train.resume, "go on from the newest checkpoint, if there is one");
+}
+
+void AddMachineFlags(CLI::App& app, WorkerFlags& flags) {
+  TrainOptions& train = flags.node.train;
+  auto* group = app.add_option_group("Machine and output");
+  group->add_option("--backend", train.backend, "auto, cpu or cuda")->capture_default_str();
+  group->add_option("--threads-per-rank", train.threads_per_rank, "CPU threads of each rank")
+      ->capture_default_str();
+  group
+      ->add_option("--collective-timeout-s", flags.collective_timeout_s,
+                   "how long a rank waits for its peers before it holds one for lost")
+      ->capture_default_str();
+  group->add_flag("--profile-at-start,!--no-profile-at-start", flags.node.profile_at_start,
+                  "measure a latency profile where the coordinator has none (on by default)");
+  group->add_option("--output", flags.node.output_dir,
+                    "folder for plans/, steps.jsonl and summary.json; empty: nothing is written");
+  group->add_option("--metrics-listen", flags.node.metrics_listen,
+                    "host:port of this worker's /metrics; empty: none");
+  group->add_option("--log-format", flags.log_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  group->add_option("--log-level", flags.log_level, "debug, info, warn or error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  group->add_flag("--quiet", flags.quiet, "no progress and no table on standard output");
+}
+
+// --global-batch-size reads SPARSEBALANCE_GLOBAL_BATCH_SIZE, and so on.
+void AddEnvironmentNames(CLI::App& app) {
+  for (CLI::App* group : app.get_subcommands([](CLI::App*) { return true; })) {
+    for (CLI::Option* option : group->get_options()) {
+      if (option->get_lnames().empty()) continue;
+      std::string name = "SPARSEBALANCE_";
+      for (const char c : option->get_lnames().front()) {
+        name.push_back(c == '-' ? '_' : absl::ascii_toupper(static_cast<unsigned char>(c)));
+      }
+      option->envname(name);
+    }
+  }
+}
+
+absl::Status ParseFloor(const std::string& text, v1::CoverageFloor& floor) {
+  if (text == "baseline") {
+    floor.set_mode(v1::COVERAGE_FLOOR_MODE_BASELINE);
+  } else if (text == "guard") {
+    floor.set_mode(v1::COVERAGE_FLOOR_MODE_GUARD);
+  } else if (text == "fixed") {
+    floor.set_mode(v1::COVERAGE_FLOOR_MODE_FIXED);
+  } else {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--coverage-floor is \"", text,
+                       "\"; use baseline, guard, fixed or a number between 0 and 1"));
+    }
+    floor.set_value(value);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddWorkerFlags(CLI::App& app, WorkerFlags& flags) {
+  TrainOptions& train = flags.node.train;
+  train.job.set_namespace_("default");
+  train.job.set_name("job");
+  train.parallelism.set_data(1);
+  train.parallelism.set_pipeline(1);
+  train.parallelism.set_sequence(1);
+  train.plan.set_block_tokens(64);
+  train.plan.set_base_budget_blocks(8);
+  train.plan.set_min_budget_blocks(1);
+  train.plan.set_max_tokens_per_micro_batch(8192);
+  train.plan.set_padding_multiple(1);
+  train.plan.set_coverage_guard(0.1);
+  app.set_config("--config", "", "TOML file with any of these flags");
+  AddJobFlags(app, flags);
+  AddPlanFlags(app, flags);
+  AddModelFlags(app, flags);
+  AddTrainingFlags(app, flags);
+  AddMachineFlags(app, flags);
+  AddEnvironmentNames(app);
+}
+
+absl::Status FinishWorkerFlags(WorkerFlags& flags) {
+  WorkerNodeOptions& node = flags.node;
+  TrainOptions& train = node.train;
+  if (absl::Status status = ParseFloor(flags.coverage_floor, *train.plan.mutable_coverage_floor());
+      !status.ok()) {
+    return status;
+  }
+  if (flags.paper_anchor == "mean") {
+    train.plan.set_paper_anchor(v1::PAPER_ANCHOR_MEAN);
+  } else if (flags.paper_anchor == "min") {
+    train.plan.set_paper_anchor(v1::PAPER_ANCHOR_MIN);
+  } else if (flags.paper_anchor == "max") {
+    train.plan.set_paper_anchor(v1::PAPER_ANCHOR_MAX);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--paper-anchor is \"", flags.paper_anchor, "\"; use mean, min or max"));
+  }
+  if (!(flags.plan_deadline_ms >= 0)) {
+    return absl::InvalidArgumentError("--plan-deadline-ms must not be negative");
+  }
+  train.plan_deadline = absl::Milliseconds(flags.plan_deadline_ms);
+  if (!(flags.collective_timeout_s > 0)) {
+    return absl::InvalidArgumentError("--collective-timeout-s must be above 0");
+  }
+  train.collective_timeout = absl::Seconds(flags.collective_timeout_s);
+  if (flags.start_timeout_s > 0) {
+    node.session.start_timeout = absl::Seconds(flags.start_timeout_s);
+  }
+  train.plan.set_data_parallel_size(train.parallelism.data());
+  train.plan.set_pipeline_parallel_size(train.parallelism.pipeline());
+  train.model.block_tokens = static_cast<int>(train.plan.block_tokens());
+  node.session.address = node.coordinator;
+  if (node.session.node_id.empty()) node.session.node_id = HostName();
+  if (node.ranks.empty()) {
+    node.ranks.resize(node.coordinator.empty() ? train.parallelism.data() : 1);
+    std::iota(node.ranks.begin(), node.ranks.end(), 0u);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sparsebalance

@@ -1,0 +1,65 @@
+// A node of a job: registers with the coordinator, brings up its ranks (a thread each), and trains.
+//
+// With several policies it trains one model a policy, side by side: blocks of steps in turn, each
+// with a job, model state and position of its own, so that the noise of a machine falls on all of
+// them alike and their measurements can be compared.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/client/node_session.h"
+#include "worker/client/stop_signal.h"
+#include "worker/train/run_report.h"
+#include "worker/train/train_options.h"
+
+namespace sparsebalance {
+
+struct WorkerNodeOptions {
+  TrainOptions train;  // plan.policy is replaced by each of `policies`
+  std::vector<std::string> policies = {"sparsebalance"};
+  uint64_t block_steps = 4;  // steps of a policy before the next one's turn
+
+  // Empty: standalone, without a coordinator; this node then holds every rank and trains by the
+  // `length` plans that it computes itself, or by a record.
+  std::string coordinator = "127.0.0.1:7070";
+  NodeSessionOptions session;
+  std::vector<uint32_t> ranks;  // global ranks of this node, at least one
+
+  std::string bind_host = "127.0.0.1";  // where this node's ranks listen for the others
+  std::string interface;                // or: the network interface to listen on
+
+  std::string output_dir;  // plans/, steps.jsonl and summary.json; empty: nothing is written
+  std::vector<std::string> replay_plans;  // files or folders; empty: plans of the coordinator
+  // Measure a latency profile at start where the coordinator has none for this device and model.
+  bool profile_at_start = true;
+
+  std::string metrics_listen;  // host:port of this worker's /metrics; empty: none
+
+  std::function<void(const std::string&)> log = [](const std::string&) {};
+  // Called on the thread of this node's first rank, for every step of every policy.
+  std::function<void(const std::string& policy, const StepRecord&)> on_step;
+
+  // For tests: wraps the source of plans of a policy.
+  std::function<std::unique_ptr<PlanSource>(PlanSource*)> wrap_plan_source;
+};
+
+struct WorkerNodeResult {
+  enum class End { kFinished, kStopped };
+  End end = End::kFinished;
+  std::vector<PolicySummary> summaries;
+};
+
+// Blocks until the run is over. Errors, by code:
+//   INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, OUT_OF_RANGE  bad options, data or checkpoint
+//   ALREADY_EXISTS        the coordinator has another job, node or rank in this place
+//   UNAVAILABLE, ABORTED  a peer was lost or replaced: restart from the last checkpoint
+//   FAILED_PRECONDITION   the ranks do not agree (other data, another version)
+//   RESOURCE_EXHAUSTED    gradients were not finite too often in a row
+//   CANCELLED             stopped before training began
+absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& options,
+                                               const StopSignal& stop);
+
+}  // namespace sparsebalance

@@ -11,10 +11,17 @@ find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(SQLite3 REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(dnnl CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
 
-# Debian's packages of these two bring no CMake files.
+# Debian's packages of these bring no CMake files, or (oneDNN) one that wants OpenCL's headers.
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
+if(NOT TARGET DNNL::dnnl)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED)
+  set_target_properties(DNNL::dnnl PROPERTIES
+    IMPORTED_LOCATION "${DNNL_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${DNNL_INCLUDE_DIR}")
+endif()
 find_library(HTTPLIB_LIBRARY cpp-httplib REQUIRED)
 find_path(HTTPLIB_INCLUDE_DIR httplib.h REQUIRED)
 if(NOT TARGET httplib::httplib)

@@ -94,12 +94,11 @@ class Search {
     for (bool better = true; better && tries_left_ > 0;) {
       better = false;
       for (size_t p = 0; p < batching_[r].size(); ++p) {
-        for (size_t q = 0; q < batching_[r].size() && tries_left_ > 0; ++q) {
+        // A join may take a micro-batch away under either index.
+        for (size_t q = 0; std::max(p, q) < batching_[r].size() && tries_left_ > 0; ++q) {
           if (p == q) continue;
           better = TryReorder(r, p, q) || better;
-          if (p < batching_[r].size() && q < batching_[r].size()) {
-            better = TryMove(r, p, q) || better;
-          }
+          better = TryMove(r, p, q) || better;
         }
       }
       any = any || better;

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "worker/model/config.h"
+#include "worker/model/parameters.h"
+
+namespace sparsebalance::model {
+
+// What all layers of one pass share.
+struct PassContext {
+  const ModelConfig& config;
+  kernels::Backend* backend;
+  const kernels::AttentionLayout& layout;
+  ConstDeviceBuffer rope_table;  // [tokens, head_dim]
+  const std::vector<int32_t>& budgets;
+  const std::vector<int32_t>& base_budgets;
+  double coverage_guard;
+
+  int64_t tokens() const { return layout.blocks().tokens(); }
+};
+
+// What a layer keeps from forward for backward. Backward uses the saved selection of blocks: to
+// route again could break ties of scores differently.
+struct LayerActivations {
+  kernels::DeviceArray<float> norm1, inverse_rms1;  // [tokens, hidden], [tokens]
+  kernels::DeviceArray<float> qkv;                  // [tokens, q + k + v widths], rotated
+  kernels::BlockLists lists;
+  kernels::DeviceArray<float> attention, lse;  // [tokens, q width], [heads, tokens]
+  kernels::DeviceArray<float> middle;          // [tokens, hidden], after attention
+  kernels::DeviceArray<float> norm2, inverse_rms2;
+  kernels::DeviceArray<float> gate_up, activated;  // [tokens, 2 * ffn], [tokens, ffn]
+};
+
+// What the attention of a layer did, for reports: one entry a sequence.
+struct LayerRouting {
+  std::vector<std::vector<double>> coverage;  // at CoverageGrid
+  std::vector<int32_t> realized_budgets;
+};
+
+// out [tokens, hidden] = the layer on x.
+absl::Status LayerForward(const PassContext& context, const LayerWeights& weights,
+                          ConstDeviceBuffer x, DeviceBuffer out, LayerActivations* saved,
+                          LayerRouting* routing);
+
+// grad [tokens, hidden]: in, the gradient of the layer's output; out, that of its input x.
+// Adds to the weights' gradients.
+absl::Status LayerBackward(const PassContext& context, const LayerWeights& weights,
+                           const LayerWeights& weight_grads, ConstDeviceBuffer x,
+                           const LayerActivations& saved, DeviceBuffer grad);
+
+}  // namespace sparsebalance::model

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+#include "worker/model/config.h"
+#include "worker/model/parameters.h"
+
+namespace sparsebalance::model {
+
+// Final norm, output projection and cross-entropy of a micro-batch.
+struct LossHeadInput {
+  ConstDeviceBuffer x;  // [tokens, hidden], output of the last layer
+  kernels::DeviceSpan<const int32_t> targets;
+  ConstDeviceBuffer loss_weights;
+  int64_t tokens;
+  double loss_scale;
+};
+
+struct LossHeadTimes {
+  kernels::EventInterval forward, backward;
+};
+
+// Adds the loss to loss_sum[0]. Where x_grad [tokens, hidden] is not empty, writes the gradient of
+// x to it and adds to the gradients of the final norm and the output matrix. Logits exist only for
+// a few rows at a time, so each piece of rows goes forward and backward before the next.
+absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
+                         const ModelWeights& weights, const ModelWeights& weight_grads,
+                         const LossHeadInput& input, DeviceBuffer x_grad,
+                         kernels::DeviceSpan<double> loss_sum, LossHeadTimes* times);
+
+}  // namespace sparsebalance::model

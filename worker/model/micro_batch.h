@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/model/config.h"
+
+namespace sparsebalance::model {
+
+// What one forward and backward pass runs on. Lives on the host. Sequences are packed one after the
+// other and never attend to each other. A micro-batch without sequences is run on a dummy of one
+// token and weight 0.
+struct MicroBatch {
+  std::vector<int32_t> tokens;        // [T], in [0, vocab_size)
+  std::vector<int32_t> targets;       // [T], the next token; any value where the weight is 0
+  std::vector<float> loss_weights;    // [T], 1 where supervised, else 0
+  std::vector<int64_t> cu_seqlens;    // [S + 1], from 0 to T, every sequence of at least 1 token
+  std::vector<int32_t> budgets;       // [S], planned blocks per query, >= 1; all blocks = dense
+  std::vector<int32_t> base_budgets;  // [S], what the coverage guard compares with, >= 1
+
+  // INVALID_ARGUMENT that names the field, and the position where there is one.
+  absl::Status Validate(const ModelConfig& config) const;
+};
+
+struct SequenceReport {
+  // At kernels::CoverageGrid(blocks of the sequence), mean over layers.
+  std::vector<float> coverage;
+  // Per layer, own block included: the planned budget within [1, blocks], raised by the guard.
+  std::vector<int32_t> realized_budgets;
+};
+
+struct MicroBatchReport {
+  double loss_sum = 0;                                       // over supervised tokens, not scaled
+  double supervised_tokens = 0;                              // sum of the loss weights
+  double forward_seconds = 0, backward_seconds = 0;          // device time
+  double forward_cpu_seconds = 0, backward_cpu_seconds = 0;  // of the calling thread
+  std::vector<SequenceReport> sequences;
+  // Query-key pairs of tokens attended by one query head, summed over layers.
+  double attended_pairs = 0;
+};
+
+}  // namespace sparsebalance::model

@@ -1,0 +1,175 @@
+#include "worker/model/transformer.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "worker/model/layer.h"
+#include "worker/model/loss_head.h"
+
+namespace sparsebalance::model {
+namespace {
+
+using kernels::DeviceArray;
+using kernels::DeviceSpan;
+using kernels::Event;
+using kernels::EventInterval;
+
+// A micro-batch on the device.
+struct DeviceBatch {
+  DeviceArray<int32_t> tokens, targets;
+  DeviceArray<float> loss_weights;
+  DeviceArray<float> rope_table;
+  std::unique_ptr<kernels::AttentionLayout> layout;
+};
+
+absl::StatusOr<DeviceBatch> Upload(const MicroBatch& batch, const ModelConfig& config,
+                                   kernels::Backend* backend) {
+  const auto tokens = static_cast<int64_t>(batch.tokens.size());
+  std::vector<int32_t> positions;
+  positions.reserve(batch.tokens.size());
+  for (size_t s = 0; s + 1 < batch.cu_seqlens.size(); ++s) {
+    for (int64_t t = batch.cu_seqlens[s]; t < batch.cu_seqlens[s + 1]; ++t) {
+      positions.push_back(static_cast<int32_t>(t - batch.cu_seqlens[s]));
+    }
+  }
+  DeviceBatch out;
+  SB_ASSIGN_OR_RETURN(kernels::PackedBlocks blocks,
+                      kernels::MakePackedBlocks(batch.cu_seqlens, config.block_tokens));
+  SB_ASSIGN_OR_RETURN(out.layout, backend->CreateLayout(std::move(blocks)));
+  SB_ASSIGN_OR_RETURN(out.tokens, backend->Allocate<int32_t>(tokens));
+  SB_ASSIGN_OR_RETURN(out.targets, backend->Allocate<int32_t>(tokens));
+  SB_ASSIGN_OR_RETURN(out.loss_weights, backend->Allocate<float>(tokens));
+  SB_ASSIGN_OR_RETURN(out.rope_table, backend->Allocate<float>(tokens * config.HeadDim()));
+  SB_ASSIGN_OR_RETURN(DeviceArray<int32_t> device_positions, backend->Allocate<int32_t>(tokens));
+  SB_RETURN_IF_ERROR(backend->CopyToDevice(batch.tokens, out.tokens.span()));
+  SB_RETURN_IF_ERROR(backend->CopyToDevice(batch.targets, out.targets.span()));
+  SB_RETURN_IF_ERROR(backend->CopyToDevice(batch.loss_weights, out.loss_weights.span()));
+  SB_RETURN_IF_ERROR(backend->CopyToDevice(positions, device_positions.span()));
+  SB_RETURN_IF_ERROR(backend->RopeTable(config.HeadDim(), config.rope_theta,
+                                        device_positions.span(), out.rope_table.span()));
+  return out;
+}
+
+// Mean coverage over layers, budgets by layer, and the pairs attended.
+void FillRoutingReport(const kernels::PackedBlocks& blocks,
+                       const std::vector<LayerRouting>& routing, MicroBatchReport* report) {
+  const auto layers = static_cast<double>(routing.size());
+  for (int64_t s = 0; s < blocks.sequences(); ++s) {
+    SequenceReport sequence;
+    std::vector<double> mean(routing.front().coverage[s].size(), 0.0);
+    for (const LayerRouting& layer : routing) {
+      for (size_t g = 0; g < mean.size(); ++g) mean[g] += layer.coverage[s][g] / layers;
+      sequence.realized_budgets.push_back(layer.realized_budgets[s]);
+      report->attended_pairs += kernels::AttendedPairs(
+          blocks.SequenceTokens(s), blocks.block_tokens, layer.realized_budgets[s]);
+    }
+    // The full budget covers everything: no rounding there.
+    mean.back() = 1.0;
+    sequence.coverage.assign(mean.begin(), mean.end());
+    report->sequences.push_back(std::move(sequence));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConfig& config,
+                                                                 kernels::Backend* backend,
+                                                                 uint64_t seed) {
+  SB_ASSIGN_OR_RETURN(std::unique_ptr<ParameterStore> store,
+                      ParameterStore::Create(config, backend, seed));
+  return std::unique_ptr<Transformer>(new Transformer(config, backend, std::move(store)));
+}
+
+absl::Status Transformer::ZeroGrads() { return backend_->Fill(store_->grads(), 0.0F); }
+
+absl::StatusOr<MicroBatchReport> Transformer::ForwardBackward(const MicroBatch& batch,
+                                                              double loss_scale,
+                                                              double coverage_guard) {
+  return Run(batch, loss_scale, coverage_guard, true);
+}
+
+absl::StatusOr<MicroBatchReport> Transformer::Loss(const MicroBatch& batch, double coverage_guard) {
+  return Run(batch, 1.0, coverage_guard, false);
+}
+
+absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, double loss_scale,
+                                                  double coverage_guard, bool backward) {
+  SB_RETURN_IF_ERROR(batch.Validate(config_));
+  if (!std::isfinite(loss_scale) || !(coverage_guard >= 0 && coverage_guard <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("loss scale ", loss_scale,
+                                                   " must be finite and coverage guard ",
+                                                   coverage_guard, " within [0, 1]"));
+  }
+  const auto tokens = static_cast<int64_t>(batch.tokens.size());
+  const int64_t width = config_.hidden_size;
+  const ModelWeights& weights = store_->value_views();
+  const ModelWeights& weight_grads = store_->grad_views();
+
+  SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> begin, backend_->RecordEvent());
+  SB_ASSIGN_OR_RETURN(DeviceBatch device, Upload(batch, config_, backend_));
+  SB_ASSIGN_OR_RETURN(DeviceArray<double> loss_sum, backend_->Allocate<double>(1));
+  SB_RETURN_IF_ERROR(backend_->FillZero(loss_sum.span()));
+  const PassContext context{
+      config_,       backend_,           *device.layout, device.rope_table.span(),
+      batch.budgets, batch.base_budgets, coverage_guard};
+
+  const size_t layers = weights.layers.size();
+  std::vector<DeviceArray<float>> inputs(layers + 1);  // of each layer; then the last one's output
+  std::vector<LayerActivations> saved(layers);
+  std::vector<LayerRouting> routing(layers);
+  SB_ASSIGN_OR_RETURN(inputs[0], backend_->Allocate<float>(tokens * width));
+  SB_RETURN_IF_ERROR(
+      backend_->EmbeddingForward(width, device.tokens.span(), weights.embedding, inputs[0].span()));
+  for (size_t l = 0; l < layers; ++l) {
+    SB_ASSIGN_OR_RETURN(inputs[l + 1], backend_->Allocate<float>(tokens * width));
+    SB_RETURN_IF_ERROR(LayerForward(context, weights.layers[l], inputs[l].span(),
+                                    inputs[l + 1].span(), &saved[l], &routing[l]));
+    if (!backward) {
+      inputs[l] = {};
+      saved[l] = {};
+    }
+  }
+  SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> layers_done, backend_->RecordEvent());
+
+  DeviceArray<float> grad;
+  if (backward) {
+    SB_ASSIGN_OR_RETURN(grad, backend_->Allocate<float>(tokens * width));
+  }
+  LossHeadTimes head_times;
+  SB_RETURN_IF_ERROR(RunLossHead(config_, backend_, weights, weight_grads,
+                                 {inputs[layers].span(), device.targets.span(),
+                                  device.loss_weights.span(), tokens, loss_scale},
+                                 grad.span(), loss_sum.span(), &head_times));
+  inputs[layers] = {};
+  SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> head_done, backend_->RecordEvent());
+
+  if (backward) {
+    for (size_t l = layers; l-- > 0;) {
+      SB_RETURN_IF_ERROR(LayerBackward(context, weights.layers[l], weight_grads.layers[l],
+                                       inputs[l].span(), saved[l], grad.span()));
+      inputs[l] = {};
+      saved[l] = {};
+    }
+    SB_RETURN_IF_ERROR(backend_->EmbeddingBackward(width, device.tokens.span(), grad.span(),
+                                                   weight_grads.embedding));
+  }
+  SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> end, backend_->RecordEvent());
+
+  MicroBatchReport report;
+  SB_RETURN_IF_ERROR(backend_->CopyToHost(loss_sum.span(), &report.loss_sum));
+  for (const float w : batch.loss_weights) report.supervised_tokens += w;
+  SB_ASSIGN_OR_RETURN(const EventInterval forward, backend_->Elapsed(*begin, *layers_done));
+  report.forward_seconds = forward.seconds + head_times.forward.seconds;
+  report.forward_cpu_seconds = forward.cpu_seconds + head_times.forward.cpu_seconds;
+  if (backward) {
+    SB_ASSIGN_OR_RETURN(const EventInterval back, backend_->Elapsed(*head_done, *end));
+    report.backward_seconds = back.seconds + head_times.backward.seconds;
+    report.backward_cpu_seconds = back.cpu_seconds + head_times.backward.cpu_seconds;
+  }
+  FillRoutingReport(device.layout->blocks(), routing, &report);
+  return report;
+}
+
+}  // namespace sparsebalance::model

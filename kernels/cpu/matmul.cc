@@ -22,6 +22,7 @@ constexpr int64_t kTileColumns = 1024;  // the product itself
 constexpr int64_t kMinDepthPiece = 1024;
 constexpr int64_t kWantedPieces = 16;  // enough for the cores of one rank
 constexpr size_t kMaxPrimitives = 512;
+constexpr size_t kScratchAlignment = 64;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -44,7 +45,7 @@ dnnl::memory::dims Strides(int64_t leading) {
 }
 
 struct Primitive {
-  dnnl::memory::desc a, b, c, bias;
+  dnnl::memory::desc a, b, c, bias, scratch;
   dnnl::matmul matmul;
 };
 
@@ -56,26 +57,28 @@ Primitive MakePrimitive(const dnnl::engine& engine, const Key& key) {
   out.b = dnnl::memory::desc({k, n}, kF32, Strides(b_leading));
   out.c = dnnl::memory::desc({m, n}, kF32, Strides(c_leading));
   dnnl::primitive_attr attr;
+  // oneDNN's own temporary memory belongs to the thread that made the primitive: pieces that run at
+  // the same time would share it.
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (accumulate != 0) {
     dnnl::post_ops ops;
     ops.append_sum(1.0F);
     attr.set_post_ops(ops);
   }
-  if (with_bias != 0) {
-    out.bias = dnnl::memory::desc({1, n}, kF32, Strides(n));
-    out.matmul = dnnl::matmul(dnnl::matmul::primitive_desc(
-        dnnl::matmul::desc(out.a, out.b, out.bias, out.c), attr, engine));
-  } else {
-    out.matmul = dnnl::matmul(
-        dnnl::matmul::primitive_desc(dnnl::matmul::desc(out.a, out.b, out.c), attr, engine));
-  }
+  if (with_bias != 0) out.bias = dnnl::memory::desc({1, n}, kF32, Strides(n));
+  const dnnl::matmul::desc op = with_bias != 0 ? dnnl::matmul::desc(out.a, out.b, out.bias, out.c)
+                                               : dnnl::matmul::desc(out.a, out.b, out.c);
+  const dnnl::matmul::primitive_desc description(op, attr, engine);
+  out.scratch = description.scratchpad_desc();
+  out.matmul = dnnl::matmul(description);
   return out;
 }
 
 }  // namespace
 
 struct MatmulEngine::Impl {
-  explicit Impl(int thread_count) : threads(thread_count), engine(dnnl::engine::kind::cpu, 0) {}
+  explicit Impl(int thread_count)
+      : threads(thread_count), engine(dnnl::engine::kind::cpu, 0), scratch(thread_count) {}
 
   // Called between parallel sections only, so no lock is needed; pointers stay valid until the
   // next call of BeginRun.
@@ -105,6 +108,7 @@ struct MatmulEngine::Impl {
   dnnl::engine engine;
   std::unordered_map<Key, Entry, absl::Hash<Key>> primitives;
   uint64_t clock = 0;
+  std::vector<std::vector<char>> scratch;  // by thread
 };
 
 MatmulEngine::MatmulEngine(int threads) : impl_(std::make_unique<Impl>(threads)) {}
@@ -161,6 +165,15 @@ absl::Status MatmulEngine::Run(const MatmulShape& shape, const float* a, const f
           {DNNL_ARG_SRC, dnnl::memory(p.a, impl_->engine, const_cast<float*>(left))},
           {DNNL_ARG_WEIGHTS, dnnl::memory(p.b, impl_->engine, const_cast<float*>(right))},
           {DNNL_ARG_DST, dnnl::memory(p.c, impl_->engine, w.out)}};
+      if (!p.scratch.is_zero()) {
+        std::vector<char>& scratch = impl_->scratch[ThreadIndex()];
+        const size_t size = p.scratch.get_size();
+        if (scratch.size() < size + kScratchAlignment) scratch.resize(size + kScratchAlignment);
+        void* aligned = scratch.data();
+        size_t space = scratch.size();
+        std::align(kScratchAlignment, size, aligned, space);
+        args.emplace(DNNL_ARG_SCRATCHPAD, dnnl::memory(p.scratch, impl_->engine, aligned));
+      }
       if (!p.bias.is_zero()) {
         args.emplace(DNNL_ARG_BIAS,
                      dnnl::memory(p.bias, impl_->engine, const_cast<float*>(bias) + w.n0));

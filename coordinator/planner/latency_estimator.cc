@@ -1,0 +1,370 @@
+#include "coordinator/planner/latency_estimator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/planner/byte_io.h"
+#include "coordinator/planner/coverage_curve.h"
+#include "coordinator/planner/latency_fit.h"
+#include "coordinator/planner/latency_model.h"
+#include "coordinator/planner/schedule.h"
+
+namespace sparsebalance::planner {
+namespace {
+
+// Steps behind a rank's speed: the median has turned after half of them.
+constexpr size_t kSpeedWindow = 9;
+constexpr size_t kConstantWindow = 15;
+// Data lose this share of their weight with every report, spread over the ranks.
+constexpr double kForgetting = 0.02;
+// Weight of the starting model, in micro-batches, against a data weight of up to their number in
+// the last 1 / kForgetting steps.
+constexpr double kPriorWeight = 8;
+// Samples this many times above or below what is expected tell of something else than the model.
+constexpr double kOutlier = 3;
+// Factors nearer to 1 are noise; a plan should not change for them.
+constexpr double kSameSpeed = 0.02;
+// Steps of which some ranks never reported are dropped beyond so many.
+constexpr size_t kMaxPending = 8;
+constexpr uint32_t kVersion = 1;
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+double Median(const std::deque<double>& values) {
+  return Median(std::vector<double>(values.begin(), values.end()));
+}
+
+void PushBounded(std::deque<double>& window, double value, size_t limit) {
+  window.push_back(value);
+  if (window.size() > limit) window.pop_front();
+}
+
+// Pairs of a sequence, mean over layers where budgets were reported by layer.
+double RealizedPairs(const v1::SequenceTelemetry& s, uint64_t blocks) {
+  const auto pairs = [&](uint32_t k) {
+    return static_cast<double>(BlockPairs(static_cast<int64_t>(blocks), std::max<uint32_t>(1, k)));
+  };
+  if (s.realized_budget_blocks_size() == 0) return pairs(s.planned_budget_blocks());
+  double sum = 0;
+  for (const uint32_t k : s.realized_budget_blocks()) sum += pairs(k);
+  return sum / s.realized_budget_blocks_size();
+}
+
+bool UsableTime(double ms) { return std::isfinite(ms) && ms > 0; }
+
+}  // namespace
+
+LatencyEstimator::LatencyEstimator(EstimatorOptions options,
+                                   const std::optional<v1::LatencyProfile>& profile)
+    : options_(std::move(options)),
+      from_profile_(profile.has_value()),
+      start_(profile.has_value() ? profile->model() : DefaultLatencyModel()) {
+  options_.block_tokens = std::max<uint32_t>(1, options_.block_tokens);
+  shape_ = {start_.constant_ms(), start_.per_token_ms(), start_.per_pair_ms(),
+            start_.router_ms_per_token_block()};
+  recent_.resize(WorldSize());
+  min_tokens_ = start_.min_tokens();
+  max_tokens_ = start_.max_tokens();
+  min_budget_ = start_.min_budget_blocks();
+  max_budget_ = start_.max_budget_blocks();
+  // The starting model as micro-batches that it predicts, short to long, sparse to full.
+  std::vector<Features> rows;
+  for (uint64_t blocks = 1; blocks <= 256; blocks *= 4) {
+    for (const uint64_t budget : {uint64_t{1}, (blocks + 3) / 4, blocks}) {
+      const auto pairs = static_cast<double>(
+          BlockPairs(static_cast<int64_t>(blocks), static_cast<int64_t>(budget)));
+      rows.push_back(
+          SequenceFeatures(blocks * options_.block_tokens, pairs, options_.block_tokens));
+      rows.back()[0] = 1;
+    }
+  }
+  for (const Features& row : rows) {
+    const double ms = Modelled(row);
+    if (ms > 0) prior_.Add(row, ms, kPriorWeight / static_cast<double>(rows.size()) / (ms * ms));
+  }
+}
+
+uint32_t LatencyEstimator::WorldSize() const {
+  const v1::Parallelism& p = options_.parallelism;
+  return std::max<uint32_t>(1, p.data()) * std::max<uint32_t>(1, p.pipeline()) *
+         std::max<uint32_t>(1, p.sequence());
+}
+
+double LatencyEstimator::Modelled(const Features& features) const {
+  double ms = 0;
+  for (size_t j = 0; j < features.size(); ++j) ms += shape_[j] * features[j];
+  return ms;
+}
+
+double LatencyEstimator::Speed(uint32_t rank) const {
+  std::vector<double> ratios;
+  for (const StepSample& s : recent_[rank]) {
+    const double modelled = Modelled(s.features);
+    if (modelled > 0) ratios.push_back(s.measured_ms / modelled);
+  }
+  return ratios.empty() ? 0 : Median(std::move(ratios));
+}
+
+double LatencyEstimator::CommonSpeed() const {
+  std::vector<double> speeds;
+  for (uint32_t r = 0; r < recent_.size(); ++r) {
+    const double speed = Speed(r);
+    if (speed > 0) speeds.push_back(speed);
+  }
+  return speeds.empty() ? 1 : Median(std::move(speeds));
+}
+
+void LatencyEstimator::Observe(const v1::RankTelemetry& telemetry) {
+  const uint32_t rank = telemetry.rank();
+  if (rank >= recent_.size()) return;
+  std::vector<Features> rows;
+  std::vector<double> times;
+  StepSample sample;
+  double forward = 0;
+  for (const v1::MicroBatchTelemetry& mb : telemetry.micro_batches()) {
+    const double ms = mb.forward_ms() + mb.backward_ms();
+    if (!UsableTime(ms) || mb.forward_ms() < 0 || mb.backward_ms() < 0) return;
+    Features row{};
+    for (const v1::SequenceTelemetry& s : mb.sequences()) {
+      if (s.tokens() == 0) return;
+      const uint64_t blocks = BlocksOf(s.tokens(), options_.block_tokens);
+      const Features one =
+          SequenceFeatures(s.tokens(), RealizedPairs(s, blocks), options_.block_tokens);
+      for (size_t j = 1; j < row.size(); ++j) row[j] += one[j];
+      const uint32_t budget =
+          std::max<uint32_t>(1, std::min<uint64_t>(s.planned_budget_blocks(), blocks));
+      min_tokens_ = min_tokens_ == 0 ? s.tokens() : std::min<uint64_t>(min_tokens_, s.tokens());
+      max_tokens_ = std::max<uint64_t>(max_tokens_, s.tokens());
+      min_budget_ = min_budget_ == 0 ? budget : std::min(min_budget_, budget);
+      max_budget_ = std::max(max_budget_, budget);
+    }
+    // A zero-weight micro-batch runs one token.
+    if (mb.sequences().empty()) row = SequenceFeatures(1, 1, options_.block_tokens);
+    row[0] = 1;
+    for (size_t j = 0; j < row.size(); ++j) sample.features[j] += row[j];
+    sample.measured_ms += ms;
+    forward += mb.forward_ms();
+    rows.push_back(row);
+    times.push_back(ms);
+  }
+  if (!rows.empty()) {
+    recent_[rank].push_back(sample);
+    if (recent_[rank].size() > kSpeedWindow) recent_[rank].pop_front();
+    PushBounded(forward_shares_, forward / sample.measured_ms, kConstantWindow * WorldSize());
+    Learn(rank, rows, times);
+    ++reports_;
+  }
+  if (!UsableTime(telemetry.step_ms())) return;
+  PendingStep& step = pending_[telemetry.step()];
+  step[rank] = {std::move(rows), telemetry.step_ms()};
+  if (step.size() == WorldSize()) {
+    FinishStep(step);
+    pending_.erase(telemetry.step());
+  }
+  while (pending_.size() > kMaxPending) pending_.erase(pending_.begin());
+}
+
+void LatencyEstimator::Learn(uint32_t rank, const std::vector<Features>& rows,
+                             const std::vector<double>& times) {
+  const double speed = Speed(rank);
+  if (!(speed > 0)) return;
+  data_.Scale(1 - kForgetting / static_cast<double>(WorldSize()));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const double ms = times[i] / speed;
+    const double expected = Modelled(rows[i]);
+    // Errors are relative to what is expected where that is more, so that a sample far too short
+    // cannot buy its weight; beyond kOutlier the weight falls with the square.
+    const double scale = std::max(ms, expected);
+    double weight = 1 / (scale * scale);
+    const double ratio = expected > 0 ? std::max(ms / expected, expected / ms) : 1;
+    if (ratio > kOutlier) weight *= kOutlier * kOutlier / (ratio * ratio * ratio * ratio);
+    data_.Add(rows[i], ms, weight);
+  }
+  NormalEquations together = prior_;
+  together.Add(data_, 1);
+  const Features c = SolveNonNegative(together);
+  double sum = 0;
+  for (const double value : c) sum += value;
+  if (sum > 0) shape_ = c;
+}
+
+void LatencyEstimator::FinishStep(const PendingStep& step) {
+  // What the present model would have said of the step, against how long it took: the rest is
+  // all-reduce, optimizer, agreement, and how much the slowest of noisy ranks exceeds its median.
+  const v1::Parallelism& p = options_.parallelism;
+  const uint32_t stages = std::max<uint32_t>(1, p.pipeline());
+  const uint32_t sequence = std::max<uint32_t>(1, p.sequence());
+  const uint32_t replicas = std::max<uint32_t>(1, p.data());
+  const v1::LatencyModel now = model();
+  const double share = now.forward_fraction();
+  double step_ms = 0;
+  double span_ms = 0;
+  for (const auto& [rank, part] : step) step_ms = std::max(step_ms, part.step_ms);
+  for (uint32_t d = 0; d < replicas; ++d) {
+    ScheduleTimes times;
+    times.forward.resize(stages);
+    times.backward.resize(stages);
+    size_t count = 0;
+    for (uint32_t s = 0; s < stages; ++s) {
+      const uint32_t rank = (d * stages + s) * sequence;
+      const double speed = Speed(rank);
+      for (const Features& row : step.at(rank).micro_batches) {
+        const auto ns = static_cast<int64_t>(Modelled(row) * speed * 1e6);
+        times.forward[s].push_back(static_cast<int64_t>(static_cast<double>(ns) * share));
+        times.backward[s].push_back(ns - times.forward[s].back());
+      }
+      if (s > 0 && times.forward[s].size() != count) return;  // stages disagree on the plan
+      count = times.forward[s].size();
+    }
+    span_ms = std::max(span_ms, MsFromNs(SimulateSchedule(times).span));
+  }
+  PushBounded(step_constants_, step_ms - span_ms, kConstantWindow);
+}
+
+v1::LatencyModel LatencyEstimator::model() const {
+  v1::LatencyModel model = start_;
+  const double speed = CommonSpeed();
+  model.set_constant_ms(shape_[0] * speed);
+  model.set_per_token_ms(shape_[1] * speed);
+  model.set_per_pair_ms(shape_[2] * speed);
+  model.set_router_ms_per_token_block(shape_[3] * speed);
+  if (!forward_shares_.empty()) {
+    model.set_forward_fraction(std::clamp(Median(forward_shares_), 0.01, 0.99));
+  }
+  if (!step_constants_.empty()) {
+    model.set_step_constant_ms(std::max(0.0, Median(step_constants_)));
+  }
+  model.set_block_tokens(options_.block_tokens);
+  model.set_min_tokens(min_tokens_);
+  model.set_max_tokens(max_tokens_);
+  model.set_min_budget_blocks(min_budget_);
+  model.set_max_budget_blocks(max_budget_);
+  return model;
+}
+
+double LatencyEstimator::time_factor(uint32_t rank) const {
+  if (rank >= recent_.size() || recent_[rank].empty()) return 1;
+  const double speed = Speed(rank);
+  return speed > 0 ? std::clamp(speed / CommonSpeed(), 0.01, 100.0) : 1;
+}
+
+std::vector<v1::RankFactor> LatencyEstimator::rank_factors() const {
+  std::vector<v1::RankFactor> factors;
+  const uint32_t replicas = std::max<uint32_t>(1, options_.parallelism.data());
+  const uint32_t each = WorldSize() / replicas;
+  for (uint32_t d = 0; d < replicas; ++d) {
+    double slowest = 0;
+    for (uint32_t r = d * each; r < (d + 1) * each; ++r) {
+      if (!recent_[r].empty()) slowest = std::max(slowest, time_factor(r));
+    }
+    if (slowest == 0 || std::fabs(slowest - 1) <= kSameSpeed) continue;
+    v1::RankFactor& factor = factors.emplace_back();
+    factor.set_rank(d);
+    factor.set_time_factor(slowest);
+  }
+  return factors;
+}
+
+std::string LatencyEstimator::source() const {
+  return reports_ > 0 ? "learned" : from_profile_ ? "profile" : "default";
+}
+
+std::string LatencyEstimator::Serialize() const {
+  ByteWriter out;
+  out.Integer(kVersion);
+  out.Integer(options_.block_tokens);
+  out.Integer(WorldSize());
+  out.Integer(reports_);
+  for (const double value : shape_) out.Double(value);
+  for (const auto& row : data_.gram) {
+    for (const double value : row) out.Double(value);
+  }
+  for (const double value : data_.right) out.Double(value);
+  out.Integer(min_tokens_);
+  out.Integer(max_tokens_);
+  out.Integer(min_budget_);
+  out.Integer(max_budget_);
+  for (const auto* window : {&forward_shares_, &step_constants_}) {
+    out.Integer(static_cast<uint32_t>(window->size()));
+    for (const double value : *window) out.Double(value);
+  }
+  for (const auto& samples : recent_) {
+    out.Integer(static_cast<uint32_t>(samples.size()));
+    for (const StepSample& s : samples) {
+      for (const double value : s.features) out.Double(value);
+      out.Double(s.measured_ms);
+    }
+  }
+  return out.Take();
+}
+
+absl::Status LatencyEstimator::Restore(std::string_view bytes) {
+  ByteReader in(bytes);
+  LatencyEstimator read = *this;
+  read.pending_.clear();
+  if (const auto version = in.Integer<uint32_t>(); version != kVersion) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("learned latency has version ", version, ", this program reads ", kVersion));
+  }
+  const auto block = in.Integer<uint32_t>();
+  const auto world = in.Integer<uint32_t>();
+  if (block != options_.block_tokens || world != WorldSize()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "learned latency is of ", world, " ranks and blocks of ", block, " tokens, the job has ",
+        WorldSize(), " ranks and blocks of ", options_.block_tokens));
+  }
+  bool finite = true;
+  const auto number = [&] {
+    const double value = in.Double();
+    finite = finite && std::isfinite(value);
+    return value;
+  };
+  read.reports_ = in.Integer<uint64_t>();
+  for (double& value : read.shape_) {
+    value = number();
+    finite = finite && value >= 0;
+  }
+  for (auto& row : read.data_.gram) {
+    for (double& value : row) value = number();
+  }
+  for (double& value : read.data_.right) value = number();
+  read.min_tokens_ = in.Integer<uint64_t>();
+  read.max_tokens_ = in.Integer<uint64_t>();
+  read.min_budget_ = in.Integer<uint32_t>();
+  read.max_budget_ = in.Integer<uint32_t>();
+  const auto count_of = [&](size_t limit) {
+    const auto count = in.Integer<uint32_t>();
+    finite = finite && count <= limit;
+    return finite ? count : 0;
+  };
+  for (auto* window : {&read.forward_shares_, &read.step_constants_}) {
+    window->clear();
+    for (uint32_t left = count_of(kConstantWindow * WorldSize()); left > 0; --left) {
+      window->push_back(number());
+    }
+  }
+  for (auto& samples : read.recent_) {
+    samples.clear();
+    for (uint32_t left = count_of(kSpeedWindow); left > 0; --left) {
+      StepSample s;
+      for (double& value : s.features) value = number();
+      s.measured_ms = number();
+      samples.push_back(s);
+    }
+  }
+  if (!finite || !in.ok() || !in.AtEnd()) {
+    return absl::InvalidArgumentError("learned latency is damaged; it is ignored, learn anew");
+  }
+  *this = std::move(read);
+  return absl::OkStatus();
+}
+
+}  // namespace sparsebalance::planner

@@ -1,6 +1,7 @@
 #include "worker/comm/gloo_mesh.h"
 
 #include <arpa/inet.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -160,6 +161,11 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(int rank, int size,
 absl::Status GlooMesh::OpenDevice(const GlooOptions& options) {
   gloo::transport::tcp::attr attr;
   const bool by_interface = !options.interface.empty();
+  // Gloo would find out too, and leak the list that it looked through.
+  if (by_interface && if_nametoindex(options.interface.c_str()) == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("rank ", rank_, ": there is no network interface ", options.interface));
+  }
   if (by_interface) {
     attr.iface = options.interface;
   } else {

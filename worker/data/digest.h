@@ -1,0 +1,42 @@
+// Digests that ranks, files and services compare: SHA-256, of which the first 8 bytes are taken as
+// a little-endian number where 64 bits do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace sparsebalance::data {
+
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(Sha256&&) noexcept;
+  Sha256& operator=(Sha256&&) noexcept;
+
+  void Add(std::span<const std::byte> bytes);
+  void Add(std::string_view text);
+  void AddU64(uint64_t value);  // 8 bytes, little-endian
+
+  // Ends the digest; call one of them, once.
+  std::string Hex();
+  uint64_t Truncated64();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// What names a global batch: the ids in their order and the length of each, in tokens. Equal on all
+// ranks exactly where they mean the same batch of the same data. SHA-256 over the text
+// "sparsebalance.batch.v1", the count, and (id, length) pairs, integers as u64 little-endian.
+// INVALID_ARGUMENT where the spans differ in size or a length is negative.
+absl::StatusOr<uint64_t> BatchDigest(std::span<const uint64_t> ids,
+                                     std::span<const int64_t> lengths);
+
+}  // namespace sparsebalance::data

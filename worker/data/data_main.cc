@@ -61,19 +61,18 @@ int Main(int argc, char** argv) {
   const std::map<std::string, InputFormat> formats = {{"auto", InputFormat::kAuto},
                                                       {"text", InputFormat::kText},
                                                       {"jsonl", InputFormat::kJsonLines}};
-  pack->add_option("--format", options.format,
+  std::string input_format = "auto";
+  pack->add_option("--format", input_format,
                    "auto: .jsonl and .ndjson are JSON lines, all else is text")
-      ->transform(CLI::Transformer(formats).description("auto|text|jsonl"))
-      ->check(CLI::IsMember(formats).description(""))
-      ->option_text("auto|text|jsonl");
+      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+      ->capture_default_str();
   pack->add_option("--max-tokens", options.max_tokens, "Longest sequence; 0 for no limit")
-      ->check(CLI::Range(int64_t{0}, int64_t{2147483647}));
-  const std::map<std::string, OnTooLong> too_long = {{"split", OnTooLong::kSplit},
-                                                     {"refuse", OnTooLong::kRefuse}};
-  pack->add_option("--on-too-long", options.on_too_long, "What to do beyond --max-tokens")
-      ->transform(CLI::Transformer(too_long).description("split|refuse"))
-      ->check(CLI::IsMember(too_long).description(""))
-      ->option_text("split|refuse");
+      ->check(CLI::Range(int64_t{0}, int64_t{2147483647}))
+      ->capture_default_str();
+  std::string on_too_long = "split";
+  pack->add_option("--on-too-long", on_too_long, "What to do beyond --max-tokens")
+      ->check(CLI::IsMember({"split", "refuse"}))
+      ->capture_default_str();
   pack->add_option("--supervise-roles", roles, "Roles whose messages count towards the loss")
       ->delimiter(',')
       ->option_text("ROLE[,ROLE...]");
@@ -84,7 +83,9 @@ int Main(int argc, char** argv) {
   bool verify = false;
   CLI::App* inspect = app.add_subcommand("inspect", "Say what is in a dataset");
   inspect->add_option("PREFIX", prefix, "Prefix of the dataset's files")->required();
-  inspect->add_option("--format", format, "How to print")->check(CLI::IsMember({"text", "json"}));
+  inspect->add_option("--format", format, "How to print")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   inspect->add_flag("--verify", verify, "Read every token and check the digest");
 
   try {
@@ -98,6 +99,8 @@ int Main(int argc, char** argv) {
     return kUsageError;
   }
   if (*pack) {
+    options.format = formats.at(input_format);
+    options.on_too_long = on_too_long == "split" ? OnTooLong::kSplit : OnTooLong::kRefuse;
     options.supervised_roles = std::set<std::string>(roles.begin(), roles.end());
     return RunPack(options);
   }

@@ -103,7 +103,7 @@ TEST(DocumentTest, NothingToTrainOnGivesNoTokens) {
 TEST(DocumentTest, ErrorsNameTheColumnAndWhatIsWrong) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
       {R"({"text": "a)", {"column 12: "}},
-      {R"({"text": "a" "b"})", {"column 17: "}},
+      {R"({"text": "a" "b"})", {"column 16: "}},
       {"{\"text\": \"\xff\"}", {"column 11: ", "UTF-8"}},
       {R"(  [1])", {"column 3: ", "no object but array"}},
       {R"({})", {"column 1: ", "neither"}},

@@ -1,0 +1,76 @@
+// A whole training step (forward, backward, update) on one thread, as useful floating-point
+// operations a second: matrix products of the layers and attended pairs only, nothing recomputed.
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "benchmark/benchmark.h"
+#include "kernels/backend.h"
+#include "kernels/packed_blocks.h"
+#include "worker/model/adamw.h"
+#include "worker/model/transformer.h"
+
+namespace sparsebalance::model {
+namespace {
+
+double UsefulFlops(const ModelConfig& c, double tokens, double attended_pairs) {
+  const double hidden = c.hidden_size;
+  const double q_width = static_cast<double>(c.num_heads) * c.HeadDim();
+  const double kv_width = static_cast<double>(c.num_kv_heads) * c.HeadDim();
+  const double weights =
+      c.num_layers * (hidden * (2 * q_width + 2 * kv_width) + 3 * hidden * c.intermediate_size) +
+      hidden * c.vocab_size;
+  // Each product once forward and twice backward; attention has two forward and four backward.
+  return 6 * weights * tokens + 6 * 2 * q_width * attended_pairs;
+}
+
+void TrainingStep(benchmark::State& state, const ModelConfig& config, int32_t budget) {
+  const int64_t tokens = state.range(0);
+  auto backend = *kernels::CreateBackend("cpu");
+  auto model = *Transformer::Create(config, backend.get(), 1);
+  auto optimizer = *AdamW::Create({}, model->store(), backend.get());
+  MicroBatch batch;
+  for (int64_t t = 0; t < tokens; ++t) {
+    batch.tokens.push_back(static_cast<int32_t>(t * 7919 % config.vocab_size));
+    batch.targets.push_back(static_cast<int32_t>((t + 1) * 7919 % config.vocab_size));
+    batch.loss_weights.push_back(1.0F);
+  }
+  batch.cu_seqlens = {0, tokens};
+  batch.budgets = {budget};
+  batch.base_budgets = {budget};
+  double pairs = 0;
+  double forward = 0;
+  for (auto _ : state) {
+    const absl::Status zeroed = model->ZeroGrads();
+    const auto report = model->ForwardBackward(batch, 1.0 / static_cast<double>(tokens), 0.1);
+    if (!zeroed.ok() || !report.ok() || !optimizer->Step(1e-3, 1.0).ok()) std::abort();
+    pairs = report->attended_pairs;
+    forward = report->forward_seconds / (report->forward_seconds + report->backward_seconds);
+  }
+  state.counters["flops"] =
+      benchmark::Counter(UsefulFlops(config, static_cast<double>(tokens), pairs),
+                         benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["tokens"] = benchmark::Counter(static_cast<double>(tokens),
+                                                benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["forward_share"] = forward;
+  state.counters["peak_MiB"] = static_cast<double>(backend->memory().peak_bytes) / 1048576.0;
+}
+
+// 4 layers of width 128, blocks of 64.
+void Width128(benchmark::State& state) { TrainingStep(state, ModelConfig(), 8); }
+
+// 4 layers of width 256, blocks of 128.
+void Width256(benchmark::State& state) {
+  ModelConfig config;
+  config.hidden_size = 256;
+  config.intermediate_size = 704;
+  config.block_tokens = 128;
+  TrainingStep(state, config, 8);
+}
+
+BENCHMARK(Width128)->RangeMultiplier(4)->Range(512, 8192)->Unit(benchmark::kMillisecond);
+BENCHMARK(Width256)->RangeMultiplier(2)->Range(2048, 8192)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace sparsebalance::model

@@ -8,29 +8,29 @@ namespace sparsebalance {
 struct MemoryStore::Applier {
   MemoryStore* store;
 
-  void operator()(const PutJob& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void operator()(const StoreJob& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     store->jobs_[write.job.id] = write.job;
   }
-  void operator()(const DeleteJob& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void operator()(const RemoveJob& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     store->jobs_.erase(write.id);
     store->data_.erase(write.id);
   }
-  void operator()(const PutProfile& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void operator()(const StoreProfile& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const v1::ProfileKey& key = write.profile.key();
     store->profiles_[{key.namespace_(), key.device_class(), key.model_class()}] = write.profile;
   }
-  void operator()(const PutCoverage& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void operator()(const StoreCoverage& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     for (const CoverageChunk& chunk : write.chunks) {
       store->data_[write.id].coverage[chunk.index] = chunk.bytes;
     }
   }
-  void operator()(const DeleteCoverage& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void operator()(const RemoveCoverage& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     store->data_[write.id].coverage.clear();
   }
-  void operator()(const PutLatencyState& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void operator()(const StoreLatencyState& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     store->data_[write.id].latency = write.bytes;
   }
-  void operator()(const AppendConsumed& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void operator()(const StoreConsumed& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     store->data_[write.id].consumed[write.batch.step()] = write.batch;
   }
   void operator()(const CutConsumed& write) ABSL_NO_THREAD_SAFETY_ANALYSIS {

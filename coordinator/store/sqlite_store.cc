@@ -106,21 +106,21 @@ struct SqliteStore::Applier {
     return statement.Run();
   }
 
-  absl::Status operator()(const PutJob& write) {
+  absl::Status operator()(const StoreJob& write) {
     BindJob(s.put_job, write.job.id);
     s.put_job.BindBlob(3, write.job.spec.SerializeAsString());
     s.put_job.BindInt(4, write.job.generation);
     s.put_job.BindInt(5, write.job.finished ? 1 : 0);
     return s.put_job.Run();
   }
-  absl::Status operator()(const DeleteJob& write) {
+  absl::Status operator()(const RemoveJob& write) {
     for (SqliteStatement* statement :
          {&s.delete_job, &s.delete_coverage, &s.delete_latency, &s.delete_consumed}) {
       if (absl::Status status = RunFor(*statement, write.id); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
-  absl::Status operator()(const PutProfile& write) {
+  absl::Status operator()(const StoreProfile& write) {
     const v1::ProfileKey& key = write.profile.key();
     s.put_profile.BindText(1, key.namespace_());
     s.put_profile.BindText(2, key.device_class());
@@ -128,7 +128,7 @@ struct SqliteStore::Applier {
     s.put_profile.BindBlob(4, write.profile.SerializeAsString());
     return s.put_profile.Run();
   }
-  absl::Status operator()(const PutCoverage& write) {
+  absl::Status operator()(const StoreCoverage& write) {
     for (const CoverageChunk& chunk : write.chunks) {
       BindJob(s.put_coverage, write.id);
       s.put_coverage.BindInt(3, chunk.index);
@@ -137,16 +137,16 @@ struct SqliteStore::Applier {
     }
     return absl::OkStatus();
   }
-  absl::Status operator()(const DeleteCoverage& write) {
+  absl::Status operator()(const RemoveCoverage& write) {
     return RunFor(s.delete_coverage, write.id);
   }
-  absl::Status operator()(const PutLatencyState& write) {
+  absl::Status operator()(const StoreLatencyState& write) {
     if (write.bytes.empty()) return RunFor(s.delete_latency, write.id);
     BindJob(s.put_latency, write.id);
     s.put_latency.BindBlob(3, write.bytes);
     return s.put_latency.Run();
   }
-  absl::Status operator()(const AppendConsumed& write) {
+  absl::Status operator()(const StoreConsumed& write) {
     BindJob(s.append_consumed, write.id);
     s.append_consumed.BindInt(3, write.batch.step());
     s.append_consumed.BindInt(4, write.batch.epoch());

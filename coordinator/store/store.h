@@ -2,8 +2,8 @@
 // again, so writes are queued and never hold up an RPC:
 //
 //   StoreWriter writer(store, {});                        // owns the writing thread
-//   writer.Write(PutJob{id, spec, generation}, nullptr);  // returns at once
-//   writer.Write(AppendConsumed{id, batch}, [](absl::Status status) { /* committed */ });
+//   writer.Write(StoreJob{id, spec, generation}, nullptr);  // returns at once
+//   writer.Write(StoreConsumed{id, batch}, [](absl::Status status) { /* committed */ });
 //   writer.Flush();
 //
 // The leader epoch is the exception: it fences old leaders, so it is on disk before it is used.
@@ -37,27 +37,27 @@ struct CoverageChunk {
 };
 
 // Writes. Each is applied whole or not at all.
-struct PutJob {  // replaces the job's row; what belongs to the job stays
+struct StoreJob {  // replaces the job's row; what belongs to the job stays
   StoredJob job;
 };
-struct DeleteJob {  // with everything that belongs to it
+struct RemoveJob {  // with everything that belongs to it
   JobId id;
 };
-struct PutProfile {  // replaces a profile with an equal key
+struct StoreProfile {  // replaces a profile with an equal key
   v1::LatencyProfile profile;
 };
-struct PutCoverage {  // replaces the chunks with equal indices
+struct StoreCoverage {  // replaces the chunks with equal indices
   JobId id;
   std::vector<CoverageChunk> chunks;
 };
-struct DeleteCoverage {  // all chunks of the job
+struct RemoveCoverage {  // all chunks of the job
   JobId id;
 };
-struct PutLatencyState {
+struct StoreLatencyState {
   JobId id;
   std::string bytes;  // empty: forgets it
 };
-struct AppendConsumed {  // replaces the batch of an equal step
+struct StoreConsumed {  // replaces the batch of an equal step
   JobId id;
   v1::ConsumedBatch batch;
 };
@@ -70,8 +70,8 @@ struct PruneConsumed {  // forgets batches of epochs before this one
   uint64_t first_kept_epoch = 0;
 };
 
-using StoreWrite = std::variant<PutJob, DeleteJob, PutProfile, PutCoverage, DeleteCoverage,
-                                PutLatencyState, AppendConsumed, CutConsumed, PruneConsumed>;
+using StoreWrite = std::variant<StoreJob, RemoveJob, StoreProfile, StoreCoverage, RemoveCoverage,
+                                StoreLatencyState, StoreConsumed, CutConsumed, PruneConsumed>;
 
 // Thread-safe. Errors: UNAVAILABLE or INTERNAL with the store's own words where it cannot be read
 // or written, DATA_LOSS where a row cannot be understood.

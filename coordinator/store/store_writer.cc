@@ -19,23 +19,22 @@ StoreWriter::~StoreWriter() {
   thread_.join();
 }
 
-void StoreWriter::Write(StoreWrite write, Done done) {
+absl::Status StoreWriter::Write(StoreWrite write, Done done) {
+  absl::MutexLock lock(&mutex_);
   absl::Status refusal;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (closing_) {
-      refusal = absl::UnavailableError("the store is closing");
-    } else if (queue_.size() >= options_.max_queued) {
-      refusal = absl::ResourceExhaustedError(absl::StrCat("the store is behind by ", queue_.size(),
-                                                          " writes; this one was not queued"));
-    } else {
-      queue_.push_back({std::move(write), std::move(done)});
-      ++accepted_;
-      return;
-    }
+  if (closing_) {
+    refusal = absl::UnavailableError("the store is closing");
+  } else if (queue_.size() >= options_.max_queued) {
+    refusal = absl::ResourceExhaustedError(
+        absl::StrCat("the store is behind by ", queue_.size(), " writes; this one was not queued"));
   }
-  Note(refusal);
-  if (done) done(refusal);
+  if (!refusal.ok()) {
+    NoteLocked(refusal);
+    return refusal;
+  }
+  queue_.push_back({std::move(write), std::move(done)});
+  ++accepted_;
+  return absl::OkStatus();
 }
 
 absl::Status StoreWriter::Flush() {
@@ -55,6 +54,10 @@ uint64_t StoreWriter::failed_writes() const {
 void StoreWriter::Note(const absl::Status& status) {
   if (status.ok()) return;
   absl::MutexLock lock(&mutex_);
+  NoteLocked(status);
+}
+
+void StoreWriter::NoteLocked(const absl::Status& status) {
   ++failed_;
   if (first_error_.ok()) first_error_ = status;
 }

@@ -21,8 +21,7 @@ struct StoreWriterOptions {
 
 class StoreWriter {
  public:
-  // Called once from the writing thread with the outcome, or from Write itself where the queue is
-  // full (RESOURCE_EXHAUSTED) or closed (UNAVAILABLE). May be null.
+  // Called once from the writing thread with the outcome, without locks. May be null.
   using Done = absl::AnyInvocable<void(const absl::Status&)>;
 
   // `store` outlives the writer.
@@ -33,8 +32,9 @@ class StoreWriter {
   StoreWriter& operator=(const StoreWriter&) = delete;
 
   // Writes are applied in the order of the calls. One that the store refuses fails alone: the rest
-  // of its transaction is tried again one by one.
-  void Write(StoreWrite write, Done done = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  // of its transaction is tried again one by one. Where the queue is full (RESOURCE_EXHAUSTED) or
+  // closed (UNAVAILABLE) nothing is queued and `done` is not called.
+  absl::Status Write(StoreWrite write, Done done = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits until everything queued before the call has been tried. Returns the first error since
   // the last Flush.
@@ -51,6 +51,7 @@ class StoreWriter {
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void ApplyBatch(std::vector<Entry> batch) ABSL_LOCKS_EXCLUDED(mutex_);
   void Note(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Store* const store_;
   const StoreWriterOptions options_;

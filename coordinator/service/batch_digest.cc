@@ -1,0 +1,37 @@
+#include "coordinator/service/batch_digest.h"
+
+#include <openssl/sha.h>
+
+#include <array>
+#include <cstddef>
+#include <string>
+
+namespace sparsebalance {
+namespace {
+
+void AppendLittleEndian(std::string& bytes, uint64_t value) {
+  for (int shift = 0; shift < 64; shift += 8) {
+    bytes.push_back(static_cast<char>((value >> shift) & 0xff));
+  }
+}
+
+}  // namespace
+
+uint64_t BatchDigest(const v1::GlobalBatch& batch) {
+  std::string bytes;
+  bytes.reserve(16 + 24 * static_cast<size_t>(batch.sequences_size()));
+  AppendLittleEndian(bytes, batch.step());
+  AppendLittleEndian(bytes, batch.epoch());
+  for (const v1::BatchSequence& sequence : batch.sequences()) {
+    AppendLittleEndian(bytes, sequence.id());
+    AppendLittleEndian(bytes, sequence.tokens());
+    AppendLittleEndian(bytes, sequence.supervised_tokens());
+  }
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> hash;
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), hash.data());
+  uint64_t digest = 0;
+  for (size_t i = 0; i < 8; ++i) digest = digest << 8 | hash[i];
+  return digest;
+}
+
+}  // namespace sparsebalance

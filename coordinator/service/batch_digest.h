@@ -1,0 +1,15 @@
+// The digest by which nodes agree that they mean the same global batch.
+#pragma once
+
+#include <cstdint>
+
+#include "sparsebalance/v1/coordinator.pb.h"
+
+namespace sparsebalance {
+
+// First eight bytes, read as a big-endian integer, of SHA-256 over little-endian 64-bit integers:
+// step, epoch, then id, tokens and supervised tokens of every sequence in order. batch.digest is
+// not looked at.
+uint64_t BatchDigest(const v1::GlobalBatch& batch);
+
+}  // namespace sparsebalance

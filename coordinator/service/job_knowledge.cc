@@ -1,0 +1,158 @@
+#include "coordinator/service/job_knowledge.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace sparsebalance {
+namespace {
+
+planner::EstimatorOptions EstimatorFor(const v1::JobSpec& spec) {
+  planner::EstimatorOptions options;
+  options.block_tokens = spec.plan().block_tokens();
+  options.parallelism = spec.parallelism();
+  return options;
+}
+
+}  // namespace
+
+bool JobKnowledge::Fits(const v1::LatencyProfile& profile) const {
+  return profile.key().namespace_() == spec_.job().namespace_() &&
+         profile.key().device_class() == spec_.device_class() &&
+         profile.key().model_class() == spec_.model_class() &&
+         profile.model().block_tokens() == spec_.plan().block_tokens();
+}
+
+JobKnowledge::JobKnowledge(const v1::JobSpec& spec, KnowledgeSeed seed)
+    : spec_(spec),
+      profile_(seed.profile && Fits(*seed.profile) ? std::move(seed.profile) : std::nullopt),
+      latency_(EstimatorFor(spec_), profile_),
+      coverage_(spec_.plan().block_tokens()) {
+  absl::MutexLock lock(&mutex_);
+  if (!seed.latency_state.empty()) {
+    if (absl::Status status = latency_.Restore(seed.latency_state); !status.ok()) {
+      spdlog::warn("job {}/{}: learned latency is not taken up, it is learned again: {}",
+                   spec_.job().namespace_(), spec_.job().name(), std::string(status.message()));
+    }
+  }
+  for (const CoverageChunk& chunk : seed.coverage) {
+    if (absl::Status status = coverage_.RestoreChunk(chunk.bytes); !status.ok()) {
+      spdlog::warn(
+          "job {}/{}: chunk {} of coverage memory is not taken up, it is measured again: {}",
+          spec_.job().namespace_(), spec_.job().name(), chunk.index, std::string(status.message()));
+    }
+  }
+}
+
+void JobKnowledge::Observe(absl::Span<const v1::RankTelemetry* const> reports) {
+  absl::MutexLock lock(&mutex_);
+  for (const v1::RankTelemetry* report : reports) {
+    latency_.Observe(*report);
+    latency_changed_ = true;
+    for (const v1::MicroBatchTelemetry& micro : report->micro_batches()) {
+      for (const v1::SequenceTelemetry& sequence : micro.sequences()) {
+        if (sequence.coverage().budget_blocks().empty()) continue;
+        if (absl::Status status =
+                coverage_.Observe(sequence.sequence_id(), sequence.tokens(), sequence.coverage());
+            !status.ok()) {
+          spdlog::warn("job {}/{}: rank {}, step {}: coverage of sequence {} is not taken: {}",
+                       spec_.job().namespace_(), spec_.job().name(), report->rank(), report->step(),
+                       sequence.sequence_id(), std::string(status.message()));
+        }
+      }
+    }
+  }
+}
+
+v1::PlanRequest JobKnowledge::MakeRequest(const v1::GlobalBatch& batch) const {
+  v1::PlanRequest request;
+  *request.mutable_settings() = spec_.plan();
+  request.set_step(batch.step());
+  request.mutable_sequences()->Reserve(batch.sequences_size());
+  absl::MutexLock lock(&mutex_);
+  *request.mutable_latency() = latency_.model();
+  for (v1::RankFactor& factor : latency_.rank_factors()) {
+    *request.add_rank_factors() = std::move(factor);
+  }
+  for (const v1::BatchSequence& given : batch.sequences()) {
+    v1::Sequence* sequence = request.add_sequences();
+    sequence->set_id(given.id());
+    sequence->set_tokens(given.tokens());
+    sequence->set_supervised_tokens(given.supervised_tokens());
+    *sequence->mutable_coverage() = coverage_.Lookup(given.id(), given.tokens());
+  }
+  return request;
+}
+
+absl::StatusOr<v1::PutCoverageResponse> JobKnowledge::PutCoverage(
+    const google::protobuf::RepeatedPtrField<v1::SequenceCoverage>& entries) {
+  v1::PutCoverageResponse answer;
+  absl::MutexLock lock(&mutex_);
+  for (const v1::SequenceCoverage& entry : entries) {
+    const absl::StatusOr<bool> taken =
+        coverage_.PutIfAbsent(entry.sequence_id(), entry.tokens(), entry.coverage());
+    if (!taken.ok()) return taken.status();
+    if (*taken) {
+      answer.set_accepted(answer.accepted() + 1);
+    } else {
+      answer.set_already_known(answer.already_known() + 1);
+    }
+  }
+  return answer;
+}
+
+bool JobKnowledge::OfferProfile(const v1::LatencyProfile& profile) {
+  absl::MutexLock lock(&mutex_);
+  if (!Fits(profile) || latency_.reports() != 0) return false;
+  profile_ = profile;
+  latency_ = planner::LatencyEstimator(EstimatorFor(spec_), profile_);
+  return true;
+}
+
+void JobKnowledge::FillStatus(v1::JobStatus& status) const {
+  absl::MutexLock lock(&mutex_);
+  *status.mutable_latency() = latency_.model();
+  status.set_latency_source(latency_.source());
+  status.set_remembered_sequences(coverage_.size());
+  for (v1::RankStatus& rank : *status.mutable_ranks()) {
+    rank.set_time_factor(latency_.time_factor(rank.rank()));
+  }
+}
+
+std::vector<StoreWrite> JobKnowledge::TakeWrites(const JobId& id) {
+  std::vector<StoreWrite> writes;
+  absl::MutexLock lock(&mutex_);
+  if (latency_changed_ || write_everything_) {
+    writes.push_back(StoreLatencyState{id, latency_.Serialize()});
+  }
+  std::vector<size_t> chunks = coverage_.TakeChangedChunks();
+  if (write_everything_) {
+    chunks.clear();
+    for (size_t index = 0; index < coverage_.NumChunks(); ++index) chunks.push_back(index);
+  }
+  // One chunk a write: a transaction then stays small however much was learned.
+  for (const size_t index : chunks) {
+    writes.push_back(StoreCoverage{id, {{index, coverage_.Chunk(index)}}});
+  }
+  latency_changed_ = false;
+  write_everything_ = false;
+  return writes;
+}
+
+void JobKnowledge::MarkUnwritten() {
+  absl::MutexLock lock(&mutex_);
+  write_everything_ = true;
+}
+
+KnowledgeSeed JobKnowledge::Export() const {
+  KnowledgeSeed seed;
+  absl::MutexLock lock(&mutex_);
+  seed.profile = profile_;
+  if (latency_.reports() != 0) seed.latency_state = latency_.Serialize();
+  for (size_t index = 0; index < coverage_.NumChunks(); ++index) {
+    seed.coverage.push_back({index, coverage_.Chunk(index)});
+  }
+  return seed;
+}
+
+}  // namespace sparsebalance

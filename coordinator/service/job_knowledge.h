@@ -1,0 +1,74 @@
+// What is known about a job's times and coverage: the latency model with what telemetry taught it,
+// and the coverage memory. Makes the planner's request from a batch.
+//
+// Thread-safe with a lock of its own, so that digesting telemetry holds up no membership call.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "coordinator/planner/coverage_memory.h"
+#include "coordinator/planner/latency_estimator.h"
+#include "coordinator/store/store.h"
+#include "sparsebalance/v1/coordinator.pb.h"
+
+namespace sparsebalance {
+
+// What the knowledge starts from.
+struct KnowledgeSeed {
+  std::optional<v1::LatencyProfile> profile;  // of the job's key
+  std::string latency_state;                  // as stored; empty: none
+  std::vector<CoverageChunk> coverage;        // as stored
+};
+
+class JobKnowledge {
+ public:
+  // Seeds that do not fit the spec (another block size, damaged bytes) are passed over with a line
+  // in the log: everything here can be learned again.
+  JobKnowledge(const v1::JobSpec& spec, KnowledgeSeed seed);
+
+  // Reports that have passed ValidateTelemetry. A coverage curve that does not fit its sequence is
+  // passed over with a line in the log.
+  void Observe(absl::Span<const v1::RankTelemetry* const> reports) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  v1::PlanRequest MakeRequest(const v1::GlobalBatch& batch) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Knowledge that is here already wins. INVALID_ARGUMENT where a curve does not fit its sequence;
+  // entries before it have been taken.
+  absl::StatusOr<v1::PutCoverageResponse> PutCoverage(
+      const google::protobuf::RepeatedPtrField<v1::SequenceCoverage>& entries)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Starts afresh from the profile if it fits the job and nothing has been learned. Returns whether
+  // it did.
+  bool OfferProfile(const v1::LatencyProfile& profile) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The knowledge's part of a job's status.
+  void FillStatus(v1::JobStatus& status) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What has changed since the last call; MarkUnwritten where one of those writes failed.
+  std::vector<StoreWrite> TakeWrites(const JobId& id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void MarkUnwritten() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  KnowledgeSeed Export() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  bool Fits(const v1::LatencyProfile& profile) const;
+
+  const v1::JobSpec spec_;
+  mutable absl::Mutex mutex_;
+  std::optional<v1::LatencyProfile> profile_ ABSL_GUARDED_BY(mutex_);
+  planner::LatencyEstimator latency_ ABSL_GUARDED_BY(mutex_);
+  planner::CoverageMemory coverage_ ABSL_GUARDED_BY(mutex_);
+  bool latency_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool write_everything_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace sparsebalance

@@ -1,0 +1,60 @@
+// The plans of the recent past: for retries, for GetPlan, for the report of a finished step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sparsebalance/v1/plan.pb.h"
+
+namespace sparsebalance {
+
+struct PlannedStep {
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  uint64_t batch_digest = 0;
+  uint64_t plan_digest = 0;
+  v1::PlanRequest request;
+  v1::Plan plan;
+};
+
+// Not thread-safe: the job's mutex guards it. Entries never change, so they may be read outside.
+class PlanRing {
+ public:
+  explicit PlanRing(size_t kept) : kept_(kept) {}
+
+  void Add(std::shared_ptr<const PlannedStep> planned);
+
+  // Null where it is not kept (any more).
+  std::shared_ptr<const PlannedStep> Find(uint64_t generation, uint64_t step) const;
+  // Of the latest generation that planned the step.
+  std::shared_ptr<const PlannedStep> FindLatest(uint64_t step) const;
+
+  // Had this plan been made, it would be gone by now: it must not be made a second time.
+  bool MayHaveDropped(uint64_t generation, uint64_t step) const;
+
+  std::vector<uint64_t> Steps() const;  // ascending
+
+  // Imbalance that `length` would have had for the step, once it is known.
+  void SetLengthImbalance(uint64_t generation, uint64_t step, double imbalance);
+  double LengthImbalance(const PlannedStep& planned) const;  // 0: not known
+
+ private:
+  struct Entry {
+    std::shared_ptr<const PlannedStep> planned;
+    double length_imbalance = 0;
+  };
+  struct Dropped {
+    uint64_t generation = 0;
+    uint64_t highest_step = 0;
+  };
+
+  const size_t kept_;
+  std::deque<Entry> entries_;  // oldest first
+  std::optional<Dropped> dropped_;
+};
+
+}  // namespace sparsebalance

@@ -36,10 +36,10 @@ void PackedOperand::Pack(int threads, const float* x, float* storage) {
       return;
     }
     const int64_t padded = padded_tokens_[block];
-    for (int64_t t = 0; t < tokens; ++t) {
-      for (int d = 0; d < dim; ++d) to[d * padded + t] = from[t * shape_.kv_stride + d];
+    for (int d = 0; d < dim; ++d) {
+      for (int64_t t = 0; t < tokens; ++t) to[d * padded + t] = from[t * shape_.kv_stride + d];
+      std::fill(to + d * padded + tokens, to + (d + 1) * padded, 0.0F);
     }
-    for (int d = 0; d < dim; ++d) std::fill(to + d * padded + tokens, to + (d + 1) * padded, 0.0F);
   });
 }
 

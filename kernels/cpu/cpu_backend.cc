@@ -94,7 +94,7 @@ absl::StatusOr<void*> CpuBackend::AllocateBytes(int64_t bytes) {
   return data;
 }
 
-void CpuBackend::FreeBytes(void* data, int64_t bytes) { pool_.Free(data, bytes); }
+void CpuBackend::FreeBytes(void* data, int64_t bytes) { pool_.Free(data); }
 
 absl::Status CpuBackend::CopyBytes(const void* from, void* to, int64_t bytes, CopyKind kind) {
   if (bytes > 0) Copy(threads_, bytes, from, to);

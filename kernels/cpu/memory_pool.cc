@@ -1,5 +1,7 @@
 #include "kernels/cpu/memory_pool.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -8,13 +10,22 @@ namespace sparsebalance::kernels::cpu {
 namespace {
 
 constexpr int64_t kAlignment = 64;
+constexpr int64_t kHugePage = int64_t{1} << 21;
 
-// Sizes are rounded up to an eighth of their power of two, so that micro-batches of slightly
-// different length share memory and at most 1/8 is wasted.
-int64_t SizeClass(int64_t bytes) {
-  int64_t step = kAlignment;
-  while (step * 16 < bytes) step *= 2;
-  return std::max(kAlignment, (bytes + step - 1) / step * step);
+// Whole huge pages where the size is worth one: a fault then brings 2 MiB instead of 4 KiB.
+int64_t RoundedSize(int64_t bytes) {
+  const int64_t unit = bytes >= kHugePage ? kHugePage : kAlignment;
+  return std::max(unit, (bytes + unit - 1) / unit * unit);
+}
+
+void* FromSystem(int64_t size) {
+  const int64_t alignment = size >= kHugePage ? kHugePage : kAlignment;
+  void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size));
+  // A hint: where the system has no huge pages nothing is lost but time.
+  if (data != nullptr && size >= kHugePage) {
+    madvise(data, static_cast<size_t>(size), MADV_HUGEPAGE);
+  }
+  return data;
 }
 
 }  // namespace
@@ -22,45 +33,47 @@ int64_t SizeClass(int64_t bytes) {
 MemoryPool::~MemoryPool() { ReleaseCache(); }
 
 void* MemoryPool::Allocate(int64_t bytes) {
-  const int64_t size = SizeClass(bytes);
+  int64_t size = RoundedSize(bytes);
   void* data = nullptr;
-  if (const auto it = cache_.find(size); it != cache_.end()) {
-    data = it->second.back();
-    it->second.pop_back();
-    if (it->second.empty()) cache_.erase(it);
+  // Micro-batches differ in length: a larger piece serves as well, within bounds.
+  if (const auto it = cache_.lower_bound(size); it != cache_.end() && it->first <= size * 3 / 2) {
+    size = it->first;
+    data = it->second;
+    cache_.erase(it);
     cached_bytes_ -= size;
   } else {
     // What is idle never exceeds what was needed at once.
     if (cached_bytes_ + stats_.live_bytes + size > stats_.peak_bytes * 2) ReleaseCache();
-    data = std::aligned_alloc(kAlignment, static_cast<size_t>(size));
+    data = FromSystem(size);
     if (data == nullptr) {
       ReleaseCache();
-      data = std::aligned_alloc(kAlignment, static_cast<size_t>(size));
+      data = FromSystem(size);
     }
     if (data == nullptr) return nullptr;
   }
+  in_use_[data] = size;
   stats_.live_bytes += size;
   stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
   if (poison_) std::memset(data, 0xFF, static_cast<size_t>(size));  // NaN as float and double
   return data;
 }
 
-void MemoryPool::Free(void* data, int64_t bytes) {
-  if (data == nullptr) return;
-  const int64_t size = SizeClass(bytes);
+void MemoryPool::Free(void* data) {
+  const auto it = in_use_.find(data);
+  if (it == in_use_.end()) return;
+  const int64_t size = it->second;
+  in_use_.erase(it);
   stats_.live_bytes -= size;
   if (poison_) {  // tests want use after release to be seen by a sanitizer
     std::free(data);
     return;
   }
   cached_bytes_ += size;
-  cache_[size].push_back(data);
+  cache_.emplace(size, data);
 }
 
 void MemoryPool::ReleaseCache() {
-  for (auto& [size, blocks] : cache_) {
-    for (void* block : blocks) std::free(block);
-  }
+  for (const auto& [size, data] : cache_) std::free(data);
   cache_.clear();
   cached_bytes_ = 0;
 }

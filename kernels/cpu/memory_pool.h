@@ -2,14 +2,14 @@
 
 #include <cstdint>
 #include <map>
-#include <vector>
+#include <unordered_map>
 
 #include "kernels/backend.h"
 
 namespace sparsebalance::kernels::cpu {
 
-// Host memory with reuse: a training step asks for the same large sizes again and again, and fresh
-// pages from the system cost about as much as the ops that fill them. Not thread-safe.
+// Host memory with reuse: a training step asks for similar large sizes again and again, and fresh
+// pages from the system can cost more than the ops that fill them. Not thread-safe.
 class MemoryPool {
  public:
   explicit MemoryPool(bool poison) : poison_(poison) {}
@@ -19,8 +19,7 @@ class MemoryPool {
 
   // 64-byte aligned; null where the system has no more. bytes >= 0.
   void* Allocate(int64_t bytes);
-  // `bytes` as given to Allocate.
-  void Free(void* data, int64_t bytes);
+  void Free(void* data);
 
   const MemoryStats& stats() const { return stats_; }
   void ResetPeak() { stats_.peak_bytes = stats_.live_bytes; }
@@ -32,7 +31,8 @@ class MemoryPool {
   bool poison_;
   MemoryStats stats_;
   int64_t cached_bytes_ = 0;
-  std::map<int64_t, std::vector<void*>> cache_;  // by size class
+  std::multimap<int64_t, void*> cache_;        // by size
+  std::unordered_map<void*, int64_t> in_use_;  // sizes
 };
 
 }  // namespace sparsebalance::kernels::cpu

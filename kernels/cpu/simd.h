@@ -3,8 +3,10 @@
 // Vectors of the widest kind that the target has, by the compiler's vector extensions.
 // For sources of kernels/cpu only: the width depends on their -march.
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace sparsebalance::kernels::cpu {
 
@@ -30,23 +32,24 @@ inline void Store(float* p, Vec v) { std::memcpy(p, &v, sizeof(v)); }
 inline Vec Broadcast(float x) { return Vec{} + x; }
 inline Vec Max(Vec a, Vec b) { return a > b ? a : b; }
 
-inline float HorizontalMax(Vec v) {
-  float lanes[kLanes];
-  std::memcpy(lanes, &v, sizeof(v));
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i)
-      lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-  }
-  return lanes[0];
+template <int kShift, size_t... kIndex>
+inline Vec RotateLanes(Vec v, std::index_sequence<kIndex...>) {
+  return __builtin_shufflevector(v, v, ((kIndex + kShift) % kLanes)...);
 }
 
+// Folds the lanes by halves: the sum's order is fixed.
+template <int kWidth = kLanes / 2>
+inline float HorizontalMax(Vec v) {
+  v = Max(v, RotateLanes<kWidth>(v, std::make_index_sequence<kLanes>()));
+  if constexpr (kWidth > 1) return HorizontalMax<kWidth / 2>(v);
+  return v[0];
+}
+
+template <int kWidth = kLanes / 2>
 inline float HorizontalSum(Vec v) {
-  float lanes[kLanes];
-  std::memcpy(lanes, &v, sizeof(v));
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
+  v += RotateLanes<kWidth>(v, std::make_index_sequence<kLanes>());
+  if constexpr (kWidth > 1) return HorizontalSum<kWidth / 2>(v);
+  return v[0];
 }
 
 // 2^x to about 1 unit in the last place; exactly 0 below -126 and for -infinity. x <= 126.

@@ -138,8 +138,8 @@ void CoverageMemory::Store(uint64_t id, uint64_t tokens,
     slot = static_cast<uint32_t>(records_.size());
     // Doubling would leave up to half of the memory unused.
     if (records_.size() == records_.capacity()) {
-      records_.reserve(std::min(max_sequences_,
-                                records_.size() + kSequencesPerChunk + records_.size() / 8));
+      records_.reserve(
+          std::min(max_sequences_, records_.size() + kSequencesPerChunk + records_.size() / 8));
     }
     records_.emplace_back();
     slot_of_[id] = slot;

@@ -19,9 +19,10 @@ constexpr size_t kSpeedWindow = 9;
 constexpr size_t kConstantWindow = 15;
 // Data lose this share of their weight with every report, spread over the ranks.
 constexpr double kForgetting = 0.02;
-// Weight of the starting model, in micro-batches, against a data weight of up to their number in
-// the last 1 / kForgetting steps.
+// Weight of the starting model in micro-batches, at first and by how much it falls; the data's
+// grows to the number of micro-batches in 1 / kForgetting steps.
 constexpr double kPriorWeight = 8;
+constexpr double kPriorFades = 1000;
 // Samples this many times above or below what is expected tell of something else than the model.
 constexpr double kOutlier = 3;
 // Factors nearer to 1 are noise; a plan should not change for them.
@@ -58,6 +59,12 @@ double RealizedPairs(const v1::SequenceTelemetry& s, uint64_t blocks) {
   return sum / s.realized_budget_blocks_size();
 }
 
+double Dot(const NormalEquations::Vector& a, const NormalEquations::Vector& b) {
+  double sum = 0;
+  for (size_t j = 0; j < a.size(); ++j) sum += a[j] * b[j];
+  return sum;
+}
+
 bool UsableTime(double ms) { return std::isfinite(ms) && ms > 0; }
 
 }  // namespace
@@ -70,6 +77,7 @@ LatencyEstimator::LatencyEstimator(EstimatorOptions options,
   options_.block_tokens = std::max<uint32_t>(1, options_.block_tokens);
   shape_ = {start_.constant_ms(), start_.per_token_ms(), start_.per_pair_ms(),
             start_.router_ms_per_token_block()};
+  start_shape_ = shape_;
   recent_.resize(WorldSize());
   min_tokens_ = start_.min_tokens();
   max_tokens_ = start_.max_tokens();
@@ -98,25 +106,21 @@ uint32_t LatencyEstimator::WorldSize() const {
          std::max<uint32_t>(1, p.sequence());
 }
 
-double LatencyEstimator::Modelled(const Features& features) const {
-  double ms = 0;
-  for (size_t j = 0; j < features.size(); ++j) ms += shape_[j] * features[j];
-  return ms;
-}
+double LatencyEstimator::Modelled(const Features& features) const { return Dot(shape_, features); }
 
-double LatencyEstimator::Speed(uint32_t rank) const {
+double LatencyEstimator::SpeedOver(const Features& shape, uint32_t rank) const {
   std::vector<double> ratios;
   for (const StepSample& s : recent_[rank]) {
-    const double modelled = Modelled(s.features);
+    const double modelled = Dot(shape, s.features);
     if (modelled > 0) ratios.push_back(s.measured_ms / modelled);
   }
   return ratios.empty() ? 0 : Median(std::move(ratios));
 }
 
-double LatencyEstimator::CommonSpeed() const {
+double LatencyEstimator::CommonSpeedOver(const Features& shape) const {
   std::vector<double> speeds;
   for (uint32_t r = 0; r < recent_.size(); ++r) {
-    const double speed = Speed(r);
+    const double speed = SpeedOver(shape, r);
     if (speed > 0) speeds.push_back(speed);
   }
   return speeds.empty() ? 1 : Median(std::move(speeds));
@@ -175,21 +179,37 @@ void LatencyEstimator::Observe(const v1::RankTelemetry& telemetry) {
 void LatencyEstimator::Learn(uint32_t rank, const std::vector<Features>& rows,
                              const std::vector<double>& times) {
   const double speed = Speed(rank);
+  const double common = CommonSpeed();
   if (!(speed > 0)) return;
   data_.Scale(1 - kForgetting / static_cast<double>(WorldSize()));
   for (size_t i = 0; i < rows.size(); ++i) {
-    const double ms = times[i] / speed;
-    const double expected = Modelled(rows[i]);
-    // Errors are relative to what is expected where that is more, so that a sample far too short
-    // cannot buy its weight; beyond kOutlier the weight falls with the square.
-    const double scale = std::max(ms, expected);
-    double weight = 1 / (scale * scale);
+    // Only a rank's difference from the others is taken out, so that what is learned stays in the
+    // same unit while the model moves.
+    const double ms = times[i] * common / speed;
+    const double expected = Modelled(rows[i]) * common;
+    // Errors are relative. A sample far from what is expected must not buy weight by being short,
+    // and loses it with the distance.
+    double weight = 1 / (ms * ms);
     const double ratio = expected > 0 ? std::max(ms / expected, expected / ms) : 1;
-    if (ratio > kOutlier) weight *= kOutlier * kOutlier / (ratio * ratio * ratio * ratio);
+    if (ratio > kOutlier) {
+      const double scale = std::max(ms, expected) * ratio / kOutlier;
+      weight = 1 / (scale * scale);
+    }
     data_.Add(rows[i], ms, weight);
   }
-  NormalEquations together = prior_;
-  together.Add(data_, 1);
+  // The starting model at the speed of these machines: only its proportions are held against the
+  // data, and less with every step, down to what settles directions that the data say nothing
+  // about.
+  const double start = CommonSpeedOver(start_shape_);
+  const double steps = static_cast<double>(reports_) / WorldSize();
+  const double trust = 1 / (1 + std::min(steps * steps, kPriorFades));
+  NormalEquations together = data_;
+  for (size_t a = 0; a < shape_.size(); ++a) {
+    for (size_t b = 0; b < shape_.size(); ++b) {
+      together.gram[a][b] += trust * prior_.gram[a][b] / (start * start);
+    }
+    together.right[a] += trust * prior_.right[a] / start;
+  }
   const Features c = SolveNonNegative(together);
   double sum = 0;
   for (const double value : c) sum += value;

@@ -78,8 +78,12 @@ class LatencyEstimator {
 
   uint32_t WorldSize() const;
   double Modelled(const Features& features) const;
-  double Speed(uint32_t rank) const;  // measured over the shape's prediction
-  double CommonSpeed() const;
+  // Measured over what the shape predicts; 0 for a rank that has not reported.
+  double SpeedOver(const Features& shape, uint32_t rank) const;
+  double Speed(uint32_t rank) const { return SpeedOver(shape_, rank); }
+  // Median over ranks; 1 before any has reported.
+  double CommonSpeedOver(const Features& shape) const;
+  double CommonSpeed() const { return CommonSpeedOver(shape_); }
   void Learn(uint32_t rank, const std::vector<Features>& rows, const std::vector<double>& times);
   void FinishStep(const PendingStep& step);
 
@@ -88,6 +92,7 @@ class LatencyEstimator {
   v1::LatencyModel start_;
   NormalEquations prior_;
   NormalEquations data_;
+  Features start_shape_{};
   Features shape_{};
   uint64_t reports_ = 0;
   std::vector<std::deque<StepSample>> recent_;  // [global rank]

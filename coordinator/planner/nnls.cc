@@ -77,13 +77,6 @@ void NormalEquations::Scale(double factor) {
   for (double& value : right) value *= factor;
 }
 
-void NormalEquations::Add(const NormalEquations& other, double factor) {
-  for (std::size_t a = 0; a < kUnknowns; ++a) {
-    for (std::size_t b = 0; b < kUnknowns; ++b) gram[a][b] += factor * other.gram[a][b];
-    right[a] += factor * other.right[a];
-  }
-}
-
 NormalEquations::Vector SolveNonNegative(const NormalEquations& equations) {
   NormalEquations::Vector best{};
   double best_value = 0;  // of all zeros

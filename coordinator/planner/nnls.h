@@ -16,7 +16,6 @@ struct NormalEquations {
 
   void Add(const Vector& x, double y, double weight);
   void Scale(double factor);
-  void Add(const NormalEquations& other, double factor);
 };
 
 // The c >= 0 that minimizes |Xc - y|. With so few unknowns every set of active ones is tried, so

@@ -100,7 +100,7 @@ v1::Plan BuildPlan(const Problem& problem, const Solution& solution) {
   const int64_t coverage_sum = CoverageSum(problem, solution.budgets);
   // A policy that knows no floor is held against plans that cover no more than it does.
   const int64_t floor_sum = std::min(problem.floor_sum(), coverage_sum);
-  const int64_t bound = std::min(step_ns, LowerBoundNs(problem, Envelopes(problem), floor_sum));
+  const int64_t bound = LowerBoundNs(problem, Envelopes(problem), floor_sum);
   plan.set_predicted_step_ms(MsFromNs(step_ns + constant));
   plan.set_lower_bound_ms(MsFromNs(bound + constant));
   FillCoverage(problem, solution, coverage_sum, plan);

@@ -1,0 +1,202 @@
+// What must hold for every policy and any job, on several hundred random jobs.
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "coordinator/planner/coverage_curve.h"
+#include "coordinator/planner/digest.h"
+#include "coordinator/planner/plan_slice.h"
+#include "coordinator/planner/planner.h"
+#include "coordinator/planner/status_payload.h"
+#include "coordinator/planner/test_jobs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sparsebalance/v1/errors.pb.h"
+
+namespace sparsebalance::planner {
+namespace {
+
+constexpr uint64_t kJobs = 300;
+
+class PlanProperties : public testing::TestWithParam<std::string> {
+ protected:
+  v1::PlanRequest Request(uint64_t seed) const {
+    v1::PlanRequest request = RandomRequest(seed);
+    request.mutable_settings()->set_policy(GetParam());
+    return request;
+  }
+};
+
+// Written without the planner's own checker.
+void ExpectHardConstraints(const v1::PlanRequest& request, const v1::Plan& plan) {
+  const v1::PlanSettings& s = request.settings();
+  std::map<uint64_t, const v1::Sequence*> sequences;
+  for (const v1::Sequence& q : request.sequences()) sequences[q.id()] = &q;
+  std::map<uint32_t, double> caps;
+  for (const v1::RankFactor& f : request.rank_factors()) {
+    if (f.token_factor() > 0) caps[f.rank()] = f.token_factor();
+  }
+  std::map<uint64_t, int> seen;
+  ASSERT_EQ(plan.ranks_size(), static_cast<int>(s.data_parallel_size()));
+  const uint64_t padding = std::max<uint32_t>(1, s.padding_multiple());
+  for (const v1::RankPlan& rank : plan.ranks()) {
+    if (s.micro_batches_per_rank() > 0) {
+      EXPECT_EQ(rank.micro_batches_size(), static_cast<int>(s.micro_batches_per_rank()));
+    }
+    if (s.equal_micro_batch_count()) {
+      EXPECT_EQ(rank.micro_batches_size(), plan.ranks(0).micro_batches_size());
+    }
+    const double factor = caps.contains(rank.rank()) ? caps[rank.rank()] : 1.0;
+    for (const v1::MicroBatch& mb : rank.micro_batches()) {
+      EXPECT_EQ(mb.zero_weight(), mb.slices().empty());
+      uint64_t tokens = 0;
+      for (const v1::Slice& slice : mb.slices()) {
+        ASSERT_TRUE(sequences.contains(slice.sequence_id()));
+        const v1::Sequence& q = *sequences[slice.sequence_id()];
+        ++seen[q.id()];
+        EXPECT_EQ(slice.token_begin(), 0U);
+        EXPECT_EQ(slice.token_end(), q.tokens());
+        tokens += (q.tokens() + padding - 1) / padding * padding;
+        const auto blocks = static_cast<uint32_t>(BlocksOf(q.tokens(), s.block_tokens()));
+        EXPECT_GE(slice.budget_blocks(), std::max<uint32_t>(1, s.min_budget_blocks()));
+        if (s.max_budget_blocks() > 0) {
+          EXPECT_LE(slice.budget_blocks(), s.max_budget_blocks());
+        }
+        const double base = CoverageAt(q.coverage(), blocks, s.base_budget_blocks());
+        EXPECT_GE(CoverageAt(q.coverage(), blocks, slice.budget_blocks()),
+                  (1 - s.coverage_guard()) * base - 1e-8)
+            << "sequence " << q.id();
+      }
+      EXPECT_LE(static_cast<double>(tokens),
+                static_cast<double>(s.max_tokens_per_micro_batch()) * factor);
+    }
+  }
+  EXPECT_EQ(seen.size(), sequences.size());
+  for (const auto& [id, count] : seen) EXPECT_EQ(count, 1) << "sequence " << id;
+}
+
+TEST_P(PlanProperties, HardConstraintsHold) {
+  for (uint64_t seed = 0; seed < kJobs; ++seed) {
+    const v1::PlanRequest request = Request(seed);
+    const absl::StatusOr<v1::Plan> plan = MakePlan(request);
+    if (!plan.ok()) {
+      ADD_FAILURE() << "seed " << seed << ": " << plan.status();
+      continue;
+    }
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    ExpectHardConstraints(request, *plan);
+    EXPECT_TRUE(CheckPlan(request, *plan).ok());
+    EXPECT_EQ(plan->policy(), GetParam());
+    EXPECT_EQ(plan->step(), seed);
+  }
+}
+
+TEST_P(PlanProperties, FiguresAreSound) {
+  for (uint64_t seed = 0; seed < kJobs; ++seed) {
+    const v1::PlanRequest request = Request(seed);
+    const absl::StatusOr<v1::Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    EXPECT_LE(plan->lower_bound_ms(), plan->predicted_step_ms());
+    EXPECT_GE(plan->lower_bound_ms(), 0);
+    EXPECT_GE(plan->rank_imbalance(), 1 - 1e-12);
+    EXPECT_GE(plan->micro_batch_imbalance(), 1 - 1e-12);
+    EXPECT_GE(plan->bubble_fraction(), 0);
+    EXPECT_LT(plan->bubble_fraction(), 1);
+    EXPECT_GE(plan->min_coverage_ratio(), 1 - request.settings().coverage_guard() - 1e-6);
+    double slowest = 0;
+    for (const v1::RankPlan& r : plan->ranks()) slowest = std::max(slowest, r.predicted_ms());
+    EXPECT_NEAR(plan->predicted_step_ms(), slowest + request.latency().step_constant_ms(), 1e-6);
+    uint64_t supervised = 0;
+    for (const v1::Sequence& q : request.sequences()) supervised += q.supervised_tokens();
+    EXPECT_EQ(plan->global_supervised_tokens(), supervised);
+    EXPECT_EQ(plan->fallback() == v1::FALLBACK_REASON_NONE, plan->fallback_detail().empty());
+  }
+}
+
+TEST_P(PlanProperties, TheSameRequestGivesTheSameBytes) {
+  for (uint64_t seed = 0; seed < kJobs; seed += 3) {
+    const v1::PlanRequest request = Request(seed);
+    EXPECT_EQ(SerializeDeterministically(*MakePlan(request)),
+              SerializeDeterministically(*MakePlan(request)));
+  }
+}
+
+TEST_P(PlanProperties, TheOrderOfSequencesDoesNotMatter) {
+  if (GetParam() == "none") GTEST_SKIP() << "the policy `none` is about the order";
+  for (uint64_t seed = 0; seed < kJobs; seed += 3) {
+    const v1::PlanRequest request = Request(seed);
+    v1::PlanRequest other = request;
+    std::reverse(other.mutable_sequences()->begin(), other.mutable_sequences()->end());
+    std::rotate(other.mutable_sequences()->begin(),
+                other.mutable_sequences()->begin() + other.sequences_size() / 3,
+                other.mutable_sequences()->end());
+    EXPECT_EQ(SerializeDeterministically(*MakePlan(request)),
+              SerializeDeterministically(*MakePlan(other)))
+        << "seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllPolicies, PlanProperties, testing::ValuesIn(PolicyNames()),
+                         [](const auto& param_info) {
+                           std::string name = param_info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(SparseBalance, IsNeverSlowerThanLengthUnlessTheFloorIsAboveTheBaselines) {
+  for (uint64_t seed = 0; seed < kJobs; ++seed) {
+    v1::PlanRequest request = RandomRequest(seed);
+    request.mutable_settings()->set_policy("sparsebalance");
+    const absl::StatusOr<v1::Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const v1::CoverageFloor& floor = request.settings().coverage_floor();
+    if (floor.kind_case() == v1::CoverageFloor::kValue &&
+        floor.value() > plan->baseline_mean_coverage()) {
+      continue;
+    }
+    EXPECT_LE(plan->predicted_step_ms(), plan->length_policy_step_ms() + 1e-9) << "seed " << seed;
+  }
+}
+
+TEST(SparseBalance, KeepsTheCoverageFloor) {
+  int numbers = 0;
+  for (uint64_t seed = 0; seed < kJobs; ++seed) {
+    v1::PlanRequest request = RandomRequest(seed);
+    request.mutable_settings()->set_policy("sparsebalance");
+    const absl::StatusOr<v1::Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const v1::CoverageFloor& floor = request.settings().coverage_floor();
+    double asked = plan->baseline_mean_coverage();
+    if (floor.kind_case() == v1::CoverageFloor::kValue) {
+      if (plan->fallback() == v1::FALLBACK_REASON_FLOOR_UNREACHABLE) continue;
+      asked = floor.value();
+      ++numbers;
+    } else if (floor.mode() == v1::COVERAGE_FLOOR_MODE_GUARD) {
+      continue;
+    }
+    EXPECT_GE(plan->mean_coverage(), asked - 1e-8) << "seed " << seed;
+  }
+  EXPECT_GT(numbers, 10);
+}
+
+TEST(SparseBalance, ASlowRankGetsLessWork) {
+  v1::PlanRequest request = LinearRequest(2, std::vector<uint64_t>(60, 2000));
+  request.mutable_settings()->set_policy("sparsebalance");
+  v1::RankFactor& slow = *request.add_rank_factors();
+  slow.set_rank(1);
+  slow.set_time_factor(2.0);
+  const absl::StatusOr<v1::Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  int count[2] = {0, 0};
+  for (const v1::RankPlan& rank : plan->ranks()) {
+    for (const v1::MicroBatch& mb : rank.micro_batches()) count[rank.rank()] += mb.slices_size();
+  }
+  EXPECT_EQ(count[0], 40);
+  EXPECT_EQ(count[1], 20);
+  EXPECT_LT(plan->rank_imbalance(), 1.05);
+}
+
+}  // namespace
+}  // namespace sparsebalance::planner

@@ -9,6 +9,7 @@
     if (absl::Status sb_status_ = (expr); !sb_status_.ok()) return sb_status_; \
   } while (false)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): `lhs` may be a declaration.
 #define SB_CONCAT_INNER_(a, b) a##b
 #define SB_CONCAT_(a, b) SB_CONCAT_INNER_(a, b)
 
@@ -19,3 +20,4 @@
   auto tmp = (expr);                              \
   if (!tmp.ok()) return tmp.status();             \
   lhs = *std::move(tmp)
+// NOLINTEND(bugprone-macro-parentheses)

@@ -79,7 +79,7 @@ class BackwardPass {
     return rows_ * (3 * dim_ + 2 * block_columns_) + 2 * block_columns_ * dim_;
   }
 
-  void Run(int kv_head, const KeyGroup& group, float* scratch) const {
+  void Run(int64_t kv_head, const KeyGroup& group, float* scratch) const {
     Work w{};
     w.kv_head = kv_head;
     w.group = &group;
@@ -91,8 +91,8 @@ class BackwardPass {
     w.k_grad = w.grads + rows_ * block_columns_;
     w.v_grad = w.k_grad + block_columns_ * dim_;
 
-    const int heads = shape_.num_heads / shape_.num_kv_heads;
-    for (int h = kv_head * heads; h < (kv_head + 1) * heads; ++h) ClearQueryGrad(w, h);
+    const int64_t heads = shape_.num_heads / shape_.num_kv_heads;
+    for (int64_t h = kv_head * heads; h < (kv_head + 1) * heads; ++h) ClearQueryGrad(w, h);
     for (int64_t b = group.first_block; b < group.last_block; ++b) {
       std::fill_n(w.k_grad, blocks_.BlockTokens(b) * dim_, 0.0F);
       std::fill_n(w.v_grad, blocks_.BlockTokens(b) * dim_, 0.0F);
@@ -105,7 +105,7 @@ class BackwardPass {
   }
 
   // q_grad row of `token` and `head` in what the group sums into.
-  float* QueryGrad(const KeyGroup& group, int head, int64_t token) const {
+  float* QueryGrad(const KeyGroup& group, int64_t head, int64_t token) const {
     if (group.partial_offset < 0) {
       return args_.q_grad + token * shape_.q_stride + head * shape_.head_dim;
     }
@@ -115,7 +115,7 @@ class BackwardPass {
 
  private:
   struct Work {
-    int head, kv_head;
+    int64_t head, kv_head;
     const KeyGroup* group;
     float* q;         // [rows, dim], times the score scale
     float* out_grad;  // [rows, dim]
@@ -126,7 +126,7 @@ class BackwardPass {
     float* v_grad;    // [block tokens, dim]
   };
 
-  void ClearQueryGrad(const Work& w, int head) const {
+  void ClearQueryGrad(const Work& w, int64_t head) const {
     const int64_t end = blocks_.cu_seqlens[w.group->sequence + 1];
     for (int64_t t = w.group->first_token; t < end; ++t) {
       std::fill_n(QueryGrad(*w.group, head, t), shape_.head_dim, 0.0F);
@@ -194,8 +194,8 @@ class BackwardPass {
   void WriteKeyGrads(const Work& w, int64_t block) const {
     // w.q carried 1/sqrt(d) and log2(e); only the first belongs to the gradient.
     for (int64_t t = 0; t < blocks_.BlockTokens(block); ++t) {
-      const int64_t at = (blocks_.block_begin[block] + t) * shape_.kv_stride +
-                         static_cast<int64_t>(w.kv_head) * shape_.head_dim;
+      const int64_t at =
+          (blocks_.block_begin[block] + t) * shape_.kv_stride + w.kv_head * shape_.head_dim;
       CopyRow(w.k_grad + t * dim_, shape_.head_dim, kLn2, shape_.head_dim, args_.k_grad + at);
       CopyRow(w.v_grad + t * dim_, shape_.head_dim, 1.0F, shape_.head_dim, args_.v_grad + at);
     }
@@ -264,7 +264,7 @@ absl::Status AttentionBackward(Backend* backend, int threads, const AttentionSha
   const int64_t scratch_size = RoundUpToLanes(pass.ScratchSize());
   SB_ASSIGN_OR_RETURN(DeviceArray<float> scratch, backend->Allocate<float>(threads * scratch_size));
   ParallelFor(threads, shape.num_kv_heads * static_cast<int64_t>(groups.size()), [&](int64_t unit) {
-    pass.Run(static_cast<int>(unit % shape.num_kv_heads), groups[unit / shape.num_kv_heads],
+    pass.Run(unit % shape.num_kv_heads, groups[unit / shape.num_kv_heads],
              DeviceAccess::Data(scratch.span()) + ThreadIndex() * scratch_size);
   });
 

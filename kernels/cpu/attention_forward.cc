@@ -52,7 +52,7 @@ class ForwardPass {
     return chunk_rows * (dim_ + 2) + rows * (2 * dim_ + block_columns_);
   }
 
-  void Run(int head, const QueryChunk& chunk, float* scratch) const {
+  void Run(int64_t head, const QueryChunk& chunk, float* scratch) const {
     const int64_t begin = blocks_.block_begin[chunk.first_block];
     const int64_t end = blocks_.block_begin[chunk.last_block];
     const int64_t rows = std::max(tile_rows_, kStripRows);
@@ -75,7 +75,7 @@ class ForwardPass {
 
  private:
   struct Work {
-    int head, kv_head;
+    int64_t head, kv_head;
     int64_t begin;  // first token of the chunk
     float* sums;    // [chunk rows, dim]: not yet divided by total
     float* max;     // [chunk rows], base-2
@@ -194,7 +194,7 @@ absl::Status AttentionForward(Backend* backend, int threads, const AttentionShap
     // Late chunks see the most key blocks: the heaviest first.
     const auto count = static_cast<int64_t>(chunks.size());
     const int64_t chunk = count - 1 - unit / shape.num_heads;
-    pass.Run(static_cast<int>(unit % shape.num_heads), chunks[chunk],
+    pass.Run(unit % shape.num_heads, chunks[chunk],
              DeviceAccess::Data(scratch.span()) + ThreadIndex() * scratch_size);
   });
   return absl::OkStatus();

@@ -22,7 +22,7 @@ class PackedOperand {
   // Fills `storage` [size()] from x, strided as keys and values are.
   void Pack(int threads, const float* x, float* storage);
 
-  const float* Block(int kv_head, int64_t block) const {
+  const float* Block(int64_t kv_head, int64_t block) const {
     return storage_ + kv_head * head_size_ + offsets_[block];
   }
   // Elements between two rows of Block(..., block).

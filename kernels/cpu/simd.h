@@ -11,11 +11,11 @@
 namespace sparsebalance::kernels::cpu {
 
 #if defined(__AVX512F__)
-inline constexpr int kLanes = 16;
+inline constexpr int64_t kLanes = 16;
 #elif defined(__AVX__)
-inline constexpr int kLanes = 8;
+inline constexpr int64_t kLanes = 8;
 #else
-inline constexpr int kLanes = 4;
+inline constexpr int64_t kLanes = 4;
 #endif
 
 typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));       // NOLINT
@@ -32,20 +32,20 @@ inline void Store(float* p, Vec v) { std::memcpy(p, &v, sizeof(v)); }
 inline Vec Broadcast(float x) { return Vec{} + x; }
 inline Vec Max(Vec a, Vec b) { return a > b ? a : b; }
 
-template <int kShift, size_t... kIndex>
+template <int64_t kShift, size_t... kIndex>
 inline Vec RotateLanes(Vec v, std::index_sequence<kIndex...>) {
   return __builtin_shufflevector(v, v, ((kIndex + kShift) % kLanes)...);
 }
 
 // Folds the lanes by halves: the sum's order is fixed.
-template <int kWidth = kLanes / 2>
+template <int64_t kWidth = kLanes / 2>
 inline float HorizontalMax(Vec v) {
   v = Max(v, RotateLanes<kWidth>(v, std::make_index_sequence<kLanes>()));
   if constexpr (kWidth > 1) return HorizontalMax<kWidth / 2>(v);
   return v[0];
 }
 
-template <int kWidth = kLanes / 2>
+template <int64_t kWidth = kLanes / 2>
 inline float HorizontalSum(Vec v) {
   v += RotateLanes<kWidth>(v, std::make_index_sequence<kLanes>());
   if constexpr (kWidth > 1) return HorizontalSum<kWidth / 2>(v);

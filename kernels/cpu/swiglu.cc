@@ -21,18 +21,18 @@ inline Vec Sigmoid(Vec x) {
 template <typename Body>
 void ForEachVector(int64_t columns, Body&& body) {
   for (int64_t c = 0; c < columns; c += kLanes) {
-    body(c, static_cast<int>(std::min<int64_t>(kLanes, columns - c)));
+    body(c, std::min(kLanes, columns - c));
   }
 }
 
-inline Vec LoadPart(const float* p, int count) {
+inline Vec LoadPart(const float* p, int64_t count) {
   if (count == kLanes) return Load(p);
   float lanes[kLanes] = {};
   std::copy_n(p, count, lanes);
   return Load(lanes);
 }
 
-inline void StorePart(float* p, Vec v, int count) {
+inline void StorePart(float* p, Vec v, int64_t count) {
   if (count == kLanes) {
     Store(p, v);
     return;
@@ -49,7 +49,7 @@ void SwiGluForward(int threads, int64_t rows, int64_t columns, const float* gate
     for (int64_t r = begin; r < end; ++r) {
       const float* gate = gate_up + r * 2 * columns;
       const float* up = gate + columns;
-      ForEachVector(columns, [&](int64_t c, int count) {
+      ForEachVector(columns, [&](int64_t c, int64_t count) {
         const Vec g = LoadPart(gate + c, count);
         StorePart(out + r * columns + c, g * Sigmoid(g) * LoadPart(up + c, count), count);
       });
@@ -65,7 +65,7 @@ void SwiGluBackward(int threads, int64_t rows, int64_t columns, const float* gat
       const float* up = gate + columns;
       float* gate_grad = gate_up_grad + r * 2 * columns;
       float* up_grad = gate_grad + columns;
-      ForEachVector(columns, [&](int64_t c, int count) {
+      ForEachVector(columns, [&](int64_t c, int64_t count) {
         const Vec g = LoadPart(gate + c, count);
         const Vec s = Sigmoid(g);
         const Vec dy = LoadPart(out_grad + r * columns + c, count);

@@ -12,7 +12,6 @@ namespace sparsebalance::model {
 namespace {
 
 using kernels::DeviceArray;
-using kernels::DeviceSpan;
 using kernels::Event;
 using kernels::EventInterval;
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "worker/data/file_io.h"
 #include "worker/train/file_util.h"
 
 namespace sparsebalance {
@@ -86,18 +87,12 @@ absl::Status CheckpointStore::Save(Communicator& comm, const TrainPosition& posi
   if (status = Agree(comm, status); !status.ok()) return status;
 
   if (comm.rank() == 0) {
-    status = SyncFolder(temporary);
-    if (status.ok()) {
-      // A run that was resumed from an earlier step comes by here again.
-      std::filesystem::remove_all(final_folder, error);
-      std::filesystem::rename(temporary, final_folder, error);
-      if (error) {
-        status = absl::UnavailableError(
-            absl::StrCat("cannot finish ", final_folder, ": ", error.message()));
-      } else {
-        status = SyncFolder(folder_);
-      }
-    }
+    // A run that was resumed from an earlier step comes by here again.
+    std::filesystem::remove_all(final_folder, error);
+    std::filesystem::rename(temporary, final_folder, error);
+    status = error ? absl::UnavailableError(
+                         absl::StrCat("cannot finish ", final_folder, ": ", error.message()))
+                   : data::SyncFolderOf(final_folder);
     if (status.ok()) RemoveOld();
   }
   return Agree(comm, status);

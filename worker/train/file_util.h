@@ -1,43 +1,21 @@
-// Files that are there whole or not at all.
+// Small whole-file helpers over worker/data/file_io.h.
 #pragma once
 
-#include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace sparsebalance {
 
-// Writes to `path`.tmp; Finish() syncs and renames it to `path`. Without Finish, or after an error,
-// the temporary file is removed and `path` is untouched. The first error is kept and returned last.
-class FileWriter {
- public:
-  explicit FileWriter(std::string path);
-  ~FileWriter();
-  FileWriter(const FileWriter&) = delete;
-  FileWriter& operator=(const FileWriter&) = delete;
+// The file is there whole or not at all. Errors carry the system's reason.
+absl::Status WriteFile(const std::string& path, std::string_view bytes);
 
-  void Write(const void* data, size_t bytes);
-  // UNAVAILABLE with the system's reason (disk full, no permission, ...).
-  absl::Status Finish();
-
- private:
-  std::string path_;
-  std::string temporary_;
-  int fd_ = -1;
-  absl::Status status_;
-};
-
-absl::Status WriteFile(const std::string& path, const std::string& bytes);
-
-// NOT_FOUND or UNAVAILABLE with the system's reason.
+// NOT_FOUND or the system's error.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 // SHA-256 in hexadecimal.
-std::string Sha256Hex(const std::string& bytes);
-
-// Makes earlier renames in `folder` durable.
-absl::Status SyncFolder(const std::string& folder);
+std::string Sha256Hex(std::string_view bytes);
 
 }  // namespace sparsebalance

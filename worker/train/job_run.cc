@@ -147,6 +147,7 @@ absl::Status JobRun::StartRank(size_t index) {
     dependencies.comm = comms_[index].get();
   }
   dependencies.plans = plans_;
+  dependencies.plans_required = replay_ != nullptr;
   dependencies.dataset = dataset_;
   dependencies.recorder = recorder_.get();
   dependencies.local_ranks = options_.ranks.size();

@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<RankStepStats>> GatherStats(Communicator& comm,
   std::vector<double> all(kDoubles * static_cast<size_t>(comm.size()));
   if (absl::Status status = comm.AllGather(packed, all); !status.ok()) return status;
   std::vector<RankStepStats> ranks(static_cast<size_t>(comm.size()));
-  std::memcpy(ranks.data(), all.data(), all.size() * sizeof(double));
+  std::memcpy(static_cast<void*>(ranks.data()), all.data(), all.size() * sizeof(double));
   return ranks;
 }
 

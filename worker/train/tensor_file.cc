@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "kernels/status_macros.h"
+#include "worker/data/file_io.h"
 #include "worker/train/file_util.h"
 
 namespace sparsebalance {
@@ -40,13 +42,14 @@ absl::Status WriteTensorFile(const std::string& path, const std::vector<TensorVi
   text.append((8 - text.size() % 8) % 8, ' ');  // the data begins aligned
   const uint64_t length = text.size();
 
-  FileWriter writer(path);
-  writer.Write(&length, sizeof(length));
-  writer.Write(text.data(), text.size());
+  SB_ASSIGN_OR_RETURN(data::PendingFile file, data::PendingFile::Create(path));
+  SB_RETURN_IF_ERROR(file.Write(std::as_bytes(std::span(&length, 1))));
+  SB_RETURN_IF_ERROR(file.Write(text));
   for (const TensorView& tensor : tensors) {
-    writer.Write(tensor.data.data(), tensor.data.size_bytes());
+    SB_RETURN_IF_ERROR(file.Write(std::as_bytes(tensor.data)));
   }
-  return writer.Finish();
+  SB_RETURN_IF_ERROR(file.Sync());
+  return file.Publish();
 }
 
 absl::StatusOr<TensorFile> TensorFile::Read(const std::string& path) {

@@ -45,7 +45,7 @@ std::string ModelClass(const model::ModelConfig& config) {
 model::LearningRateSchedule ScheduleOf(const TrainOptions& options) {
   model::LearningRateSchedule schedule;
   schedule.peak = options.optimizer.learning_rate;
-  schedule.floor = options.optimizer.min_learning_rate;
+  schedule.minimum = options.optimizer.min_learning_rate;
   schedule.total_steps = static_cast<int64_t>(std::max<uint64_t>(1, options.steps));
   schedule.warmup_steps = std::min(static_cast<int64_t>(options.optimizer.warmup_steps),
                                    schedule.total_steps);

@@ -123,6 +123,11 @@ absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& b
   }
   if (offer.has_value()) {
     if (absl::Status status = CheckPlanForRank(*offer->plan, rank_, batch); !status.ok()) {
+      if (dependencies_.plans_required) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the recorded plan of step ", batch.step(), " does not fit this job: ",
+                         status.message()));
+      }
       dependencies_.log(absl::StrCat("plan of step ", batch.step(), " is not used: ",
                                      status.message()));
       offer.reset();
@@ -191,8 +196,8 @@ absl::Status Trainer::ReduceAndUpdate(RankStepStats& stats) {
   if (record_.skipped) return absl::OkStatus();
 
   const OptimizerOptions& optimizer = options_.optimizer;
-  record_.learning_rate =
-      ScheduleOf(options_).At(static_cast<int64_t>(compute_->optimizer_steps()));
+  record_.learning_rate = model::LearningRate(ScheduleOf(options_),
+                                              static_cast<int64_t>(compute_->optimizer_steps()));
   return compute_->Update(record_.learning_rate, model::ClipScale(norm, optimizer.gradient_clip));
 }
 

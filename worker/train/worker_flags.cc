@@ -143,6 +143,8 @@ void AddModelFlags(CLI::App& app, WorkerFlags& flags) {
   group->add_option("--heads", model.num_heads, "query heads")->capture_default_str();
   group->add_option("--kv-heads", model.num_kv_heads, "key and value heads")
       ->capture_default_str();
+  group->add_option("--head-dim", model.head_dim, "0: hidden size / heads")->default_str("0");
+  group->add_option("--vocabulary-size", model.vocab_size, "0: the data set's")->default_str("0");
   group->add_option("--intermediate-size", model.intermediate_size, "width of the MLP")
       ->capture_default_str();
   group->add_option("--rope-theta", model.rope_theta, "base of the rotary embedding")
@@ -253,6 +255,8 @@ void AddWorkerFlags(CLI::App& app, WorkerFlags& flags) {
   TrainOptions& train = flags.node.train;
   train.job.set_namespace_("default");
   train.job.set_name("job");
+  train.model.head_dim = 0;
+  train.model.vocab_size = 0;
   train.parallelism.set_data(1);
   train.parallelism.set_pipeline(1);
   train.parallelism.set_sequence(1);
@@ -301,6 +305,9 @@ absl::Status FinishWorkerFlags(WorkerFlags& flags) {
   }
   train.plan.set_data_parallel_size(train.parallelism.data());
   train.plan.set_pipeline_parallel_size(train.parallelism.pipeline());
+  if (train.model.head_dim == 0 && train.model.num_heads > 0) {
+    train.model.head_dim = train.model.hidden_size / train.model.num_heads;
+  }
   train.model.block_tokens = static_cast<int>(train.plan.block_tokens());
   node.session.address = node.coordinator;
   if (node.session.node_id.empty()) node.session.node_id = HostName();

@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/train/exit_codes.h"
@@ -25,7 +26,7 @@ void SetUpLogging(const WorkerFlags& flags) {
       "worker", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_level(spdlog::level::from_str(flags.log_level));
   logger->set_pattern(flags.log_format == "json"
-                          ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})"
+                          ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":%v})"
                           : "%Y-%m-%d %H:%M:%S.%e %L worker: %v");
   spdlog::set_default_logger(std::move(logger));
 }
@@ -52,7 +53,6 @@ class SignalThread {
       int signal = 0;
       if (sigwait(&signals_, &signal) != 0 || signal == SIGUSR2) return;
       if (++asked > 1) _exit(128 + signal);
-      spdlog::info("asked to stop: finishing the step, then checkpoint and leave");
       stop->Request();
     }
   }
@@ -109,7 +109,9 @@ int Main(int argc, char** argv) {
   SignalThread signals(&stop);
   Progress progress;
   const bool shows = !flags.quiet && !flags.node.ranks.empty() && flags.node.ranks.front() == 0;
-  flags.node.log = [](const std::string& line) { spdlog::info(line); };
+  flags.node.log = [json = flags.log_format == "json"](const std::string& line) {
+    spdlog::info(json ? nlohmann::json(line).dump() : line);
+  };
   if (shows) {
     flags.node.on_step = [&](const std::string& policy, const StepRecord& record) {
       progress.Show(FormatProgress(policy, record, flags.node.train.steps));
@@ -120,7 +122,7 @@ int Main(int argc, char** argv) {
   if (!result.ok()) return fail(result.status());
   if (shows) std::cout << FormatTable(result->summaries) << std::flush;
   if (result->end == WorkerNodeResult::End::kStopped) {
-    spdlog::info("stopped before the last step; --resume goes on from the checkpoint");
+    flags.node.log("stopped as asked before the last step; --resume goes on from the checkpoint");
     return kExitStopped;
   }
   return kExitFinished;

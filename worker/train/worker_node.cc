@@ -128,13 +128,27 @@ class RankThreads {
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The data set decides the vocabulary where the options leave it open.
+absl::Status FillVocabulary(const data::IndexedDataset& dataset, TrainOptions& train) {
+  if (train.model.vocab_size != 0) return absl::OkStatus();
+  if (!dataset.metadata().has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(train.dataset_prefix, " does not state its vocabulary (it has no .json file); ",
+                     "give --vocabulary-size"));
+  }
+  train.model.vocab_size = static_cast<int>(dataset.metadata()->vocabulary_size);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& options,
+absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
                                                const StopSignal& stop) {
+  WorkerNodeOptions options = given;
   SB_RETURN_IF_ERROR(CheckRanks(options));
   SB_ASSIGN_OR_RETURN(const data::IndexedDataset dataset,
                       data::IndexedDataset::Open(options.train.dataset_prefix));
+  SB_RETURN_IF_ERROR(FillVocabulary(dataset, options.train));
   std::unique_ptr<WorkerMetrics> metrics;
   if (!options.metrics_listen.empty()) {
     SB_ASSIGN_OR_RETURN(metrics, WorkerMetrics::Serve(options.metrics_listen));

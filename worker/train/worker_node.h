@@ -59,7 +59,7 @@ struct WorkerNodeResult {
 //   FAILED_PRECONDITION   the ranks do not agree (other data, another version)
 //   RESOURCE_EXHAUSTED    gradients were not finite too often in a row
 //   CANCELLED             stopped before training began
-absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& options,
+absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
                                                const StopSignal& stop);
 
 }  // namespace sparsebalance

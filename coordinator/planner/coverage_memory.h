@@ -56,7 +56,7 @@ class CoverageMemory {
 
  private:
   static constexpr size_t kStored = 40;    // points between (1, 0) and (N, 1)
-  static constexpr size_t kRelative = 32;  // points of an average
+  static constexpr size_t kRelative = 64;  // points of an average
   static constexpr uint32_t kNone = UINT32_MAX;
 
   struct Record {

@@ -176,16 +176,16 @@ TEST(MakePlan, FindsAPackingThatNeedsEveryToken) {
 }
 
 TEST(MakePlan, TriesAllPackingsWhereTheQuickOnesFail) {
-  // Best fit decreasing puts 44 + 44, 24 + 24 + 24 + 22, 21 x 3 ... and runs out of bins; the
-  // solution is twice 44 + 24 + 21 + 11 and 24 + 24 + 22 + 21 + 9 in bins of 100.
-  v1::PlanRequest request =
-      LinearRequest(3, {44, 24, 24, 22, 21, 17, 8, 8, 6, 6, 44, 24, 24, 22, 21, 5});
-  uint64_t total = 0;
-  for (const v1::Sequence& s : request.sequences()) total += s.tokens();
-  ASSERT_EQ(total, 320U);
-  request.mutable_settings()->set_max_tokens_per_micro_batch(107);
-  request.mutable_settings()->set_micro_batches_per_rank(1);
-  EXPECT_TRUE(MakePlan(request).ok()) << MakePlan(request).status();
+  // 60 tokens for three micro-batches of 20. Best fit begins 13 + 7, 11 + 8, 10 + 5 + 4 and is left
+  // with 2; only 13 + 7, 11 + 5 + 4 and 10 + 8 + 2 have room for all.
+  for (const uint32_t ranks : {1U, 3U}) {
+    v1::PlanRequest request = LinearRequest(ranks, {13, 11, 10, 8, 7, 5, 4, 2});
+    request.mutable_settings()->set_max_tokens_per_micro_batch(20);
+    request.mutable_settings()->set_micro_batches_per_rank(3 / ranks);
+    EXPECT_TRUE(MakePlan(request).ok()) << MakePlan(request).status();
+    request.mutable_sequences(7)->set_tokens(3);
+    EXPECT_FALSE(MakePlan(request).ok());
+  }
 }
 
 TEST(MakePlan, AcceptsAnyCountOfSequences) {

@@ -177,21 +177,29 @@ TEST(Paper, TheGuardBindsBeforeTheAnchor) {
 }
 
 TEST(Paper, TakesTheBlockThatFreesMostTimeForItsCoverageFirst) {
-  // Both in one micro-batch (30 ms) beside one of 4 ms: anchor 17. Lowering 1: 6 ms for 0.2 (30 a
-  // unit), 2: 2 ms for 0.3 (6.7). So 1 falls to 2 (24 ms), guarded there; then 2 falls to 2 (22).
+  // The second rank has room for short sequences only. So one micro-batch holds 1 and 2 (30 ms),
+  // one two single blocks (2 ms): the anchor is 16. Lowering 1 by a block frees 6 ms for 0.2 of
+  // coverage, lowering 2 frees 2 ms for 0.3: first 1 falls to budget 2, where the guard holds it
+  // (24 ms), then 2 falls to 2, held as well (22 ms).
   v1::PlanRequest request = PaperRequest();
+  request.mutable_settings()->set_data_parallel_size(2);
   request.mutable_settings()->set_micro_batch_size(2);
-  request.mutable_settings()->set_data_parallel_size(1);
+  request.mutable_settings()->set_max_tokens_per_micro_batch(1200);
   for (const uint64_t id : {3, 4}) {
     v1::Sequence& s = *request.add_sequences();
     s.set_id(id);
     s.set_tokens(100);
   }
-  // LPT pairs 1 with 4 and 2 with 3: 22 and 10, anchor 16; 1 falls to 2 (16).
+  v1::RankFactor& small = *request.add_rank_factors();
+  small.set_rank(1);
+  small.set_time_factor(1);
+  small.set_token_factor(0.25);
   const v1::Plan plan = *MakePlan(request);
-  EXPECT_THAT(Ids(plan)[0], ElementsAre(ElementsAre(1, 4), ElementsAre(2, 3)));
-  EXPECT_THAT(Budgets(plan), UnorderedElementsAre(std::pair(1, 2), std::pair(2, 4), std::pair(3, 1),
+  EXPECT_THAT(Ids(plan)[0], ElementsAre(ElementsAre(1, 2)));
+  EXPECT_THAT(Ids(plan)[1], ElementsAre(ElementsAre(3, 4)));
+  EXPECT_THAT(Budgets(plan), UnorderedElementsAre(std::pair(1, 2), std::pair(2, 2), std::pair(3, 1),
                                                   std::pair(4, 1)));
+  EXPECT_EQ(plan.fallback(), v1::FALLBACK_REASON_ANCHOR_UNREACHABLE);
 }
 
 // ---- sparsebalance ----

@@ -87,20 +87,20 @@ void ReportFlops(benchmark::State& state, double flops) {
 
 void AttentionForward(benchmark::State& state) {
   Problem problem = MakeProblem(state);
-  for (auto _ : state) problem.Forward();
+  while (state.KeepRunning()) problem.Forward();
   ReportFlops(state, 2 * problem.product_flops);
 }
 
 void AttentionBackward(benchmark::State& state) {
   Problem problem = MakeProblem(state);
   problem.Forward();
-  for (auto _ : state) problem.Backward();
+  while (state.KeepRunning()) problem.Backward();
   ReportFlops(state, 5 * problem.product_flops);
 }
 
 void SelectBlocks(benchmark::State& state) {
   Problem problem = MakeProblem(state);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     benchmark::DoNotOptimize(problem.backend->SelectBlocks(
         problem.shape, *problem.layout, problem.q.span(), problem.means.span(), problem.budgets));
   }
@@ -108,7 +108,7 @@ void SelectBlocks(benchmark::State& state) {
 
 void CoverageCurves(benchmark::State& state) {
   Problem problem = MakeProblem(state);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     benchmark::DoNotOptimize(problem.backend->CoverageCurves(
         problem.shape, *problem.layout, problem.q.span(), problem.means.span(), 8));
   }
@@ -124,7 +124,7 @@ void DenseProduct(benchmark::State& state) {
   const DeviceArray<float> c = *backend->Allocate<float>(m * n);
   Problem::Check(backend->Fill(a.span(), 0.5F));
   Problem::Check(backend->Fill(b.span(), 0.5F));
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     Problem::Check(backend->Matmul({.m = m, .n = n, .k = k, .transpose_b = true}, a.span(),
                                    b.span(), {}, c.span()));
   }

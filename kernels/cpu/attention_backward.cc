@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_product.h"
 #include "kernels/status_macros.h"
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_product.h"
 #include "kernels/status_macros.h"
 

@@ -41,7 +41,7 @@ void TrainingStep(benchmark::State& state, const ModelConfig& config, int32_t bu
   batch.base_budgets = {budget};
   double pairs = 0;
   double forward = 0;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const absl::Status zeroed = model->ZeroGrads();
     const auto report = model->ForwardBackward(batch, 1.0 / static_cast<double>(tokens), 0.1);
     if (!zeroed.ok() || !report.ok() || !optimizer->Step(1e-3, 1.0).ok()) std::abort();

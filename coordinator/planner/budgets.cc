@@ -1,6 +1,7 @@
 #include "coordinator/planner/budgets.h"
 
 #include <algorithm>
+#include <numeric>
 #include <queue>
 
 namespace sparsebalance::planner {
@@ -32,51 +33,67 @@ BudgetOptimizer::BudgetOptimizer(const Problem& problem, const Envelopes& envelo
       envelopes_(envelopes),
       evaluator_(problem),
       paths_(problem.num_ranks()),
+      other_(problem.num_sequences()),
+      place_(problem.num_sequences()),
       blocked_(problem.num_sequences(), 0) {}
 
-void BudgetOptimizer::BuildSerialPath(int rank, const RankItems& items, Path& path) {
-  int64_t total = 0;
-  for (const MicroBatchItems& mb : items) {
-    total += mb.empty() ? problem_.zero_weight_ns() : problem_.predictor().constant_ns();
-    for (const int32_t i : mb) total += problem_.TimeNs(i, problem_.sequence(i).low);
-  }
-  std::vector<EnvelopeSegment> segments;
-  for (const int32_t i : path.sequences) {
-    const auto of = envelopes_.Of(i);
-    segments.insert(segments.end(), of.begin(), of.end());
-  }
-  std::sort(segments.begin(), segments.end(), SteeperThan);
-  int64_t gained = 0;
-  path.start_ns = problem_.OnRank(rank, total);
-  path.steps.reserve(segments.size());
-  for (const EnvelopeSegment& s : segments) {
-    total += s.time;
-    gained += s.coverage;
-    path.steps.push_back({s.sequence, s.to, problem_.OnRank(rank, total), gained});
-  }
-}
-
-void BudgetOptimizer::BuildScheduledPath(int rank, const RankItems& items, Path& path) {
-  std::vector<int64_t> raw(items.size());     // micro-batch times on a rank of factor 1
-  std::vector<int64_t> scaled(items.size());  // on this rank
-  // Position of a sequence's micro-batch, by place in path.sequences, which is in batching order.
-  std::vector<std::pair<int32_t, int32_t>> place;
+void BudgetOptimizer::LowestTimes(const RankItems& items, std::vector<int64_t>& raw) {
+  raw.resize(items.size());
   for (size_t m = 0; m < items.size(); ++m) {
     raw[m] = items[m].empty() ? problem_.zero_weight_ns() : problem_.predictor().constant_ns();
     for (const int32_t i : items[m]) {
       raw[m] += problem_.TimeNs(i, problem_.sequence(i).low);
-      place.emplace_back(i, static_cast<int32_t>(m));
+      place_[i] = static_cast<int32_t>(m);
     }
-    scaled[m] = problem_.OnRank(rank, raw[m]);
   }
-  std::sort(place.begin(), place.end());
-  const auto micro_batch_of = [&](int32_t i) {
-    return std::lower_bound(place.begin(), place.end(), std::pair<int32_t, int32_t>(i, 0))->second;
-  };
+}
+
+void BudgetOptimizer::BuildPathByOwnTime(int rank, const RankItems& items, RankPaths& paths) {
+  std::vector<int64_t> raw;
+  LowestTimes(items, raw);
+  std::vector<EnvelopeSegment> segments;
+  for (const int32_t i : paths.sequences) {
+    const auto of = envelopes_.Of(i);
+    segments.insert(segments.end(), of.begin(), of.end());
+  }
+  std::sort(segments.begin(), segments.end(), SteeperThan);
+  Path& path = paths.by_own_time;
+  path.steps.clear();
+  path.steps.reserve(segments.size());
+  int64_t gained = 0;
+  if (problem_.stages() == 1) {
+    int64_t total = std::accumulate(raw.begin(), raw.end(), int64_t{0});
+    path.start_ns = problem_.OnRank(rank, total);
+    for (const EnvelopeSegment& s : segments) {
+      total += s.time;
+      gained += s.coverage;
+      path.steps.push_back({s.sequence, s.to, problem_.OnRank(rank, total), gained});
+    }
+    return;
+  }
+  std::vector<int64_t> scaled(raw.size());
+  for (size_t m = 0; m < raw.size(); ++m) scaled[m] = problem_.OnRank(rank, raw[m]);
+  path.start_ns = evaluator_.SpanNs(scaled);
+  for (const EnvelopeSegment& s : segments) {
+    const int32_t m = place_[s.sequence];
+    raw[m] += s.time;
+    scaled[m] = problem_.OnRank(rank, raw[m]);
+    gained += s.coverage;
+    path.steps.push_back({s.sequence, s.to, evaluator_.SpanNs(scaled), gained});
+  }
+}
+
+void BudgetOptimizer::BuildPathBySchedule(int rank, const RankItems& items, RankPaths& paths) {
+  std::vector<int64_t> raw;
+  LowestTimes(items, raw);
+  std::vector<int64_t> scaled(raw.size());
+  for (size_t m = 0; m < raw.size(); ++m) scaled[m] = problem_.OnRank(rank, raw[m]);
   int64_t span = evaluator_.SpanNs(scaled);
+  Path& path = paths.by_schedule;
+  path.steps.clear();
   path.start_ns = span;
   const auto cost_of = [&](int32_t i, int32_t segment) {
-    const int32_t m = micro_batch_of(i);
+    const int32_t m = place_[i];
     const int64_t before = scaled[m];
     scaled[m] = problem_.OnRank(rank, raw[m] + envelopes_.Of(i)[segment].time);
     const int64_t after = evaluator_.SpanNs(scaled);
@@ -85,7 +102,7 @@ void BudgetOptimizer::BuildScheduledPath(int rank, const RankItems& items, Path&
   };
 
   std::priority_queue<Candidate> queue;
-  for (const int32_t i : path.sequences) {
+  for (const int32_t i : paths.sequences) {
     const auto of = envelopes_.Of(i);
     if (!of.empty()) queue.push({of[0].coverage, cost_of(i, 0), i, 0, 0});
   }
@@ -102,7 +119,7 @@ void BudgetOptimizer::BuildScheduledPath(int rank, const RankItems& items, Path&
       continue;
     }
     const auto of = envelopes_.Of(best.sequence);
-    const int32_t m = micro_batch_of(best.sequence);
+    const int32_t m = place_[best.sequence];
     raw[m] += of[best.segment].time;
     scaled[m] = problem_.OnRank(rank, raw[m]);
     span += best.cost;
@@ -124,8 +141,9 @@ int64_t BudgetOptimizer::GainWithin(const Path& path, int64_t limit_ns) {
 }
 
 int64_t BudgetOptimizer::FillWithin(int rank, const RankItems& items, const Path& path,
-                                    int64_t limit_ns, std::vector<int32_t>& budgets) {
-  for (const int32_t i : path.sequences) {
+                                    const std::vector<int32_t>& sequences, int64_t limit_ns,
+                                    std::vector<int32_t>& budgets) {
+  for (const int32_t i : sequences) {
     budgets[i] = problem_.sequence(i).low;
     blocked_[i] = 0;
   }
@@ -167,7 +185,7 @@ int64_t BudgetOptimizer::FillWithin(int rank, const RankItems& items, const Path
     budgets[i] = low;
   }
   int64_t coverage = 0;
-  for (const int32_t i : path.sequences) coverage += problem_.Coverage(i, budgets[i]);
+  for (const int32_t i : sequences) coverage += problem_.Coverage(i, budgets[i]);
   return coverage;
 }
 
@@ -175,7 +193,19 @@ int64_t BudgetOptimizer::FillAll(const Batching& batching, int64_t limit_ns,
                                  std::vector<int32_t>& budgets) {
   int64_t sum = 0;
   for (int r = 0; r < problem_.num_ranks(); ++r) {
-    sum += FillWithin(r, batching[r], paths_[r], limit_ns, budgets);
+    const RankPaths& paths = paths_[r];
+    const auto fill = [&](const Path& path, std::vector<int32_t>& out) {
+      return FillWithin(r, batching[r], path, paths.sequences, limit_ns, out);
+    };
+    int64_t coverage = fill(paths.by_own_time, budgets);
+    if (problem_.stages() > 1) {
+      const int64_t other = fill(paths.by_schedule, other_);
+      if (other > coverage) {
+        coverage = other;
+        for (const int32_t i : paths.sequences) budgets[i] = other_[i];
+      }
+    }
+    sum += coverage;
   }
   return sum;
 }
@@ -184,17 +214,14 @@ BudgetResult BudgetOptimizer::Optimize(const Batching& batching) {
   int64_t least = 0;
   int64_t most = 0;
   for (int r = 0; r < problem_.num_ranks(); ++r) {
-    Path& path = paths_[r];
-    path.steps.clear();
-    path.sequences.clear();
+    RankPaths& paths = paths_[r];
+    paths.sequences.clear();
     for (const MicroBatchItems& mb : batching[r]) {
-      path.sequences.insert(path.sequences.end(), mb.begin(), mb.end());
+      paths.sequences.insert(paths.sequences.end(), mb.begin(), mb.end());
     }
-    if (problem_.stages() == 1) {
-      BuildSerialPath(r, batching[r], path);
-    } else {
-      BuildScheduledPath(r, batching[r], path);
-    }
+    BuildPathByOwnTime(r, batching[r], paths);
+    if (problem_.stages() > 1) BuildPathBySchedule(r, batching[r], paths);
+    const Path& path = paths.by_own_time;
     least = std::max(least, path.start_ns);
     most = std::max(most, path.steps.empty() ? path.start_ns : path.steps.back().rank_ns);
   }
@@ -204,7 +231,10 @@ BudgetResult BudgetOptimizer::Optimize(const Batching& batching) {
   const int64_t needed = problem_.floor_sum() - envelopes_.lowest_coverage_sum();
   const auto reached_within = [&](int64_t limit_ns) {
     int64_t gain = 0;
-    for (const Path& path : paths_) gain += GainWithin(path, limit_ns);
+    for (const RankPaths& paths : paths_) {
+      gain += std::max(GainWithin(paths.by_own_time, limit_ns),
+                       GainWithin(paths.by_schedule, limit_ns));
+    }
     return gain >= needed;
   };
   result.reached = reached_within(most);

@@ -2,10 +2,11 @@
 // coverage within that time.
 //
 // Every rank gets a path: budgets start at their lowest and rise one envelope segment at a time, by
-// coverage gained over time added to the rank. With one stage the time added is the segment's own,
-// and the path is optimal up to its granularity; with more it is what the schedule makes of it, so
-// that a segment in the shadow of a longer micro-batch costs nothing. The step time is the least T
-// at which all ranks, each as far along its path as T allows, have the coverage that is asked for.
+// coverage gained over time. Time is the segment's own, which with one stage is all there is to it
+// and makes the path optimal up to its granularity. With more stages there is a second path, where
+// time is what the schedule makes of it, so that a segment in the shadow of a longer micro-batch
+// costs nothing. The step time is the least T at which all ranks, each as far along its better path
+// as T allows, have the coverage that is asked for.
 #pragma once
 
 #include <cstdint>
@@ -40,24 +41,34 @@ class BudgetOptimizer {
   struct Path {
     int64_t start_ns = 0;
     std::vector<PathStep> steps;
+  };
+  struct RankPaths {
+    Path by_own_time;
+    Path by_schedule;  // empty with one stage
     std::vector<int32_t> sequences;
   };
 
-  void BuildSerialPath(int rank, const RankItems& items, Path& path);
-  void BuildScheduledPath(int rank, const RankItems& items, Path& path);
+  void BuildPathByOwnTime(int rank, const RankItems& items, RankPaths& paths);
+  void BuildPathBySchedule(int rank, const RankItems& items, RankPaths& paths);
   // Gain of the path's steps that end within `limit_ns`.
   static int64_t GainWithin(const Path& path, int64_t limit_ns);
   // Sets the budgets of a rank to what its path and then parts of later steps allow within the
   // limit; returns the coverage of its sequences.
-  int64_t FillWithin(int rank, const RankItems& items, const Path& path, int64_t limit_ns,
+  int64_t FillWithin(int rank, const RankItems& items, const Path& path,
+                     const std::vector<int32_t>& sequences, int64_t limit_ns,
                      std::vector<int32_t>& budgets);
   int64_t FillAll(const Batching& batching, int64_t limit_ns, std::vector<int32_t>& budgets);
+
+  // Micro-batch times at the lowest budgets, rank's speed left out, and every sequence's place.
+  void LowestTimes(const RankItems& items, std::vector<int64_t>& raw);
 
   const Problem& problem_;
   const Envelopes& envelopes_;
   Evaluator evaluator_;
-  std::vector<Path> paths_;
-  std::vector<char> blocked_;  // [sequence] scratch of FillWithin
+  std::vector<RankPaths> paths_;
+  std::vector<int32_t> other_;  // budgets of the path not taken
+  std::vector<int32_t> place_;  // [sequence] its micro-batch on its rank
+  std::vector<char> blocked_;   // [sequence] scratch of FillWithin
 };
 
 // Budgets at a common price of time for the whole batch, at which its coverage reaches the floor:

@@ -1,11 +1,10 @@
 // Batching and budgets, each made for the other.
 //
 // From several starting batchings: improve the batching under the present budgets, find the best
-// budgets for it, and again with those, a few times. The best plan that was seen wins; a plan of
-// `length` that is faster by the same model wins over it.
+// budgets for it, and again with those, a few times. The best plan that was seen wins, be it one
+// with base budgets; a plan of `length` that is faster by the same model wins over it.
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -59,13 +58,30 @@ void Alternate(const Problem& problem, BudgetOptimizer& optimizer, std::vector<i
   }
 }
 
-// Batching only: base budgets because the floor is out of reach.
+// Batching only, under base budgets.
 void BatchOnly(const Problem& problem, Batching batching, Best& best) {
   Evaluator evaluator(problem);
   const std::vector<int32_t> budgets = problem.BaseBudgets();
   best.Offer(evaluator.StepNs(batching, budgets), problem.base_coverage_sum(), batching, budgets);
   ImproveBatching(problem, budgets, Tries(problem), batching);
   best.Offer(evaluator.StepNs(batching, budgets), problem.base_coverage_sum(), batching, budgets);
+}
+
+absl::StatusOr<Solution> FloorUnreachable(const Problem& problem, const Envelopes& envelopes,
+                                          const Solution& length, int64_t length_ns) {
+  auto built = BuildBatching(problem, problem.BaseBudgets());
+  if (!built.ok()) return built.status();
+  Best best;
+  BatchOnly(problem, *std::move(built), best);
+  Solution solution = length_ns < best.step_ns ? length : std::move(best.solution);
+  solution.fallback = v1::FALLBACK_REASON_FLOOR_UNREACHABLE;
+  const double n = static_cast<double>(problem.num_sequences()) * kFullCoverage;
+  solution.fallback_detail = absl::StrFormat(
+      "the floor asks for a mean coverage of %.4f but the highest budgets allowed give %.4f; base "
+      "budgets are used, raise max_budget_blocks or lower the floor",
+      static_cast<double>(problem.floor_sum()) / n,
+      static_cast<double>(envelopes.highest_coverage_sum()) / n);
+  return solution;
 }
 
 }  // namespace
@@ -79,19 +95,7 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
   const Envelopes envelopes(problem);
   Best best;
   if (envelopes.highest_coverage_sum() < problem.floor_sum()) {
-    auto built = BuildBatching(problem, problem.BaseBudgets());
-    if (!built.ok()) return built.status();
-    BatchOnly(problem, *std::move(built), best);
-    if (length_ns < best.step_ns) best.solution = *std::move(length);
-    best.solution.fallback = v1::FALLBACK_REASON_FLOOR_UNREACHABLE;
-    const double n = static_cast<double>(problem.num_sequences()) * kFullCoverage;
-    best.solution.fallback_detail = absl::StrFormat(
-        "the floor asks for a mean coverage of %.4f but the highest budgets allowed give %.4f; "
-        "base "
-        "budgets are used: raise max_budget_blocks or lower the floor",
-        static_cast<double>(problem.floor_sum()) / n,
-        static_cast<double>(envelopes.highest_coverage_sum()) / n);
-    return std::move(best.solution);
+    return FloorUnreachable(problem, envelopes, *length, length_ns);
   }
 
   BudgetOptimizer optimizer(problem, envelopes);
@@ -100,6 +104,21 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
   if (!built.ok()) return built.status();
   Alternate(problem, optimizer, priced, *std::move(built), best);
   Alternate(problem, optimizer, priced, length->batching, best);
+  if (problem.stages() > 1) {
+    // Where one sequence decides the step, coverage is plenty and the rest is best batched lean.
+    std::vector<int32_t> lowest(problem.num_sequences());
+    for (int i = 0; i < problem.num_sequences(); ++i) lowest[i] = problem.sequence(i).low;
+    auto lean = BuildBatching(problem, lowest);
+    if (!lean.ok()) return lean.status();
+    Alternate(problem, optimizer, lowest, *std::move(lean), best);
+    const Batching so_far = best.solution.batching;
+    if (best.found) Alternate(problem, optimizer, lowest, so_far, best);
+  }
+  if (problem.floor_sum() <= problem.base_coverage_sum()) {
+    auto based = BuildBatching(problem, problem.BaseBudgets());
+    if (!based.ok()) return based.status();
+    BatchOnly(problem, *std::move(based), best);
+  }
 
   const bool may_be_slower = problem.floor_sum() > problem.base_coverage_sum();
   if (!best.found || (!may_be_slower && length_ns < best.step_ns)) {

@@ -61,9 +61,8 @@ grpc::ServerUnaryReactor* CoordinatorService::RegisterJob(grpc::CallbackServerCo
 grpc::ServerUnaryReactor* CoordinatorService::JoinJob(grpc::CallbackServerContext*,
                                                       const v1::JoinJobRequest* request,
                                                       v1::JoinJobResponse* response) {
-  return AnswerLater("JoinJob", response, [&](JoinDone done) {
-    return registry_->JoinJob(*request, std::move(done));
-  });
+  return AnswerLater("JoinJob", response,
+                     [&](JoinDone done) { return registry_->JoinJob(*request, std::move(done)); });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::ExchangeStep(grpc::CallbackServerContext*,

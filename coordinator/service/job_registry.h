@@ -62,8 +62,8 @@ class JobRegistry {
   void Shutdown() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Shared with the sweep's timer, which may fire while the registry is being destroyed. Held during
-  // a sweep; taken before every other lock.
+  // Shared with the sweep's timer, which may fire while the registry is being destroyed. Held
+  // during a sweep; taken before every other lock.
   struct SweepGate {
     absl::Mutex mutex;
     JobRegistry* registry ABSL_GUARDED_BY(mutex);  // null: closed

@@ -56,6 +56,17 @@ struct ServiceOptions {
   // Larger figures in telemetry are nonsense: a day in milliseconds.
   double max_telemetry_ms = 86'400'000.0;
 
+  // --- Connections -----------------------------------------------------------------------------
+  // A global batch of a million sequences takes 30 MB, a full call of PutCoverage 60 MB.
+  int max_message_bytes = 64 * 1024 * 1024;
+  // Clients may ping as often as this, also between calls, without being sent away.
+  absl::Duration min_client_ping = absl::Seconds(5);
+  // The server pings clients that are silent, so that half-open connections end their waits.
+  absl::Duration keepalive_interval = absl::Seconds(20);
+  absl::Duration keepalive_timeout = absl::Seconds(10);
+  // On shutdown, answers that are under way have so long to reach their callers.
+  absl::Duration drain_timeout = absl::Seconds(5);
+
   // --- Planning --------------------------------------------------------------------------------
   int planner_threads = 2;
   size_t planner_queue = 256;  // plans waiting for a thread; beyond it RESOURCE_EXHAUSTED

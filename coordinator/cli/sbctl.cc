@@ -1,0 +1,193 @@
+// sbctl: what an operator asks a coordinator.
+//
+// Exit codes: 0 answered, 1 the coordinator could not answer (unreachable, unknown job), 2 a
+// mistake on the command line.
+
+#include <grpc/support/log.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/cli/views.h"
+#include "coordinator/service/status_conversion.h"
+#include "google/protobuf/util/json_util.h"
+#include "grpcpp/grpcpp.h"
+#include "sparsebalance/v1/coordinator.grpc.pb.h"
+
+namespace sparsebalance {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kMaxMessageBytes = 64 * 1024 * 1024;
+
+struct Flags {
+  std::string coordinator = "127.0.0.1:7070";
+  std::string format = "table";
+  double timeout_seconds = 10;
+  std::string job;
+  std::string ns;
+  uint64_t step = 0;
+  bool explain = false;
+};
+
+v1::JobKey ParseJob(const std::string& text) {
+  v1::JobKey key;
+  const size_t slash = text.find('/');
+  key.set_namespace_(slash == std::string::npos ? "default" : text.substr(0, slash));
+  key.set_name(slash == std::string::npos ? text : text.substr(slash + 1));
+  return key;
+}
+
+class Session {
+ public:
+  explicit Session(const Flags& flags) : flags_(flags) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    stub_ = v1::Coordinator::NewStub(grpc::CreateCustomChannel(
+        flags.coordinator, grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  int Jobs() {
+    v1::ListJobsRequest request;
+    request.set_namespace_(flags_.ns);
+    v1::ListJobsResponse answer;
+    const absl::Status status = Call(&v1::Coordinator::Stub::ListJobs, request, &answer);
+    if (!status.ok()) return Fail(status);
+    return Show(answer, [&] { return JobsView(answer); });
+  }
+
+  int Job() {
+    v1::GetJobRequest request;
+    *request.mutable_job() = ParseJob(flags_.job);
+    v1::GetJobResponse answer;
+    const absl::Status status = Call(&v1::Coordinator::Stub::GetJob, request, &answer);
+    if (!status.ok()) return Fail(status);
+    return Show(answer.status(), [&] { return JobView(answer.status()); });
+  }
+
+  int Plan() {
+    v1::GetPlanRequest request;
+    *request.mutable_job() = ParseJob(flags_.job);
+    request.set_step(flags_.step);
+    request.set_explain(flags_.explain);
+    v1::GetPlanResponse answer;
+    const absl::Status status = Call(&v1::Coordinator::Stub::GetPlan, request, &answer);
+    if (!status.ok()) return Fail(status);
+    return Show(answer, [&] { return PlanView(request.job(), answer); });
+  }
+
+ private:
+  template <typename Request, typename Response>
+  absl::Status Call(grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*,
+                                                                  const Request&, Response*),
+                    const Request& request, Response* response) {
+    grpc::ClientContext context;
+    context.set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::microseconds(static_cast<int64_t>(flags_.timeout_seconds * 1e6)));
+    return FromGrpcStatus((stub_.get()->*method)(&context, request, response));
+  }
+
+  template <typename View>
+  int Show(const google::protobuf::Message& message, View view) {
+    if (flags_.format == "table") {
+      std::cout << view();
+      return 0;
+    }
+    google::protobuf::util::JsonPrintOptions options;
+    options.add_whitespace = true;
+    options.preserve_proto_field_names = true;
+    options.always_print_primitive_fields = true;
+    std::string text;
+    if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) {
+      std::cerr << "sbctl: the answer cannot be written as JSON\n";
+      return kFailed;
+    }
+    std::cout << text;
+    return 0;
+  }
+
+  int Fail(const absl::Status& status) {
+    std::string line(status.message());
+    if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+      line = absl::StrCat("coordinator at ", flags_.coordinator, " cannot be reached: ", line);
+    } else if (absl::IsNotFound(status) && !flags_.job.empty()) {
+      absl::StrAppend(&line, KnownJobs());
+    }
+    std::cerr << "sbctl: " << line << "\n";
+    return kFailed;
+  }
+
+  // Names the jobs there are, for a caller who named another.
+  std::string KnownJobs() {
+    v1::ListJobsResponse answer;
+    if (!Call(&v1::Coordinator::Stub::ListJobs, v1::ListJobsRequest(), &answer).ok()) return "";
+    const v1::JobKey wanted = ParseJob(flags_.job);
+    std::vector<std::string> names;
+    for (const v1::JobSummary& job : answer.jobs()) {
+      if (job.job().namespace_() == wanted.namespace_() && job.job().name() == wanted.name()) {
+        return "";
+      }
+      names.push_back(absl::StrCat(job.job().namespace_(), "/", job.job().name()));
+    }
+    return names.empty() ? " (it knows no jobs)"
+                         : absl::StrCat(" (it knows ", absl::StrJoin(names, ", "), ")");
+  }
+
+  const Flags flags_;
+  std::unique_ptr<v1::Coordinator::Stub> stub_;
+};
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Asks a SparseBalance coordinator about its jobs.", "sbctl");
+  app.set_version_flag("--version", std::string("sbctl ") + SPARSEBALANCE_VERSION);
+  app.require_subcommand(1);
+  app.add_option("--coordinator", flags.coordinator, "HOST:PORT")
+      ->capture_default_str()
+      ->envname("SPARSEBALANCE_COORDINATOR");
+  app.add_option("--timeout", flags.timeout_seconds, "Seconds to wait for an answer")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--format", flags.format, "table or json")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
+  // So that flags may also follow the verb.
+  app.fallthrough();
+  CLI::App* jobs = app.add_subcommand("jobs", "All jobs");
+  jobs->add_option("--namespace", flags.ns, "Only jobs of this namespace");
+  CLI::App* job = app.add_subcommand("job", "One job: its ranks and latest steps");
+  job->add_option("job", flags.job, "[NAMESPACE/]NAME")->required();
+  CLI::App* plan = app.add_subcommand("plan", "The plan of a recent step");
+  plan->add_option("job", flags.job, "[NAMESPACE/]NAME")->required();
+  plan->add_option("step", flags.step, "STEP")->required();
+  plan->add_flag("--explain", flags.explain, "Say why it is so");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::Error& e) {
+    std::cerr << "sbctl: " << e.what() << " (see sbctl --help)\n";
+    return kUsage;
+  }
+  Session session(flags);
+  if (jobs->parsed()) return session.Jobs();
+  if (job->parsed()) return session.Job();
+  return session.Plan();
+}
+
+}  // namespace
+}  // namespace sparsebalance
+
+int main(int argc, char** argv) {
+  // gRPC's own lines would stand beside ours.
+  gpr_set_log_function([](gpr_log_func_args*) {});
+  return sparsebalance::Main(argc, argv);
+}

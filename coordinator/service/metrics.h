@@ -1,0 +1,64 @@
+// The coordinator's metrics for Prometheus, all named sparsebalance_coordinator_*.
+//
+// Figures of single jobs are read from the registry at each scrape, so they vanish with the job:
+// when it is finished or forgotten. No label ever holds a rank, sequence, step or generation.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/service/service_events.h"
+#include "grpcpp/support/status.h"
+#include "prometheus/collectable.h"
+#include "prometheus/counter.h"
+#include "prometheus/family.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "sparsebalance/v1/coordinator.pb.h"
+
+namespace sparsebalance {
+
+class CoordinatorMetrics : public ServiceEvents {
+ public:
+  // What is read at each scrape.
+  struct Snapshot {
+    uint64_t leader_epoch = 0;
+    std::vector<v1::JobStatus> jobs;
+  };
+
+  explicit CoordinatorMetrics(const std::string& version);
+
+  void PlanMade(const std::string& policy, absl::Duration took) override;
+  void PlanFailed() override { plans_failed_->Increment(); }
+  void PlanPostponed() override { plans_postponed_->Increment(); }
+  void BarrierWaited(absl::Duration waited) override;
+  void GenerationFormed(bool kept) override;
+  void NodeDied() override { nodes_died_->Increment(); }
+  void BatchMismatched() override { batch_mismatches_->Increment(); }
+  void StoreWriteFailed() override { store_write_failures_->Increment(); }
+
+  void RpcAnswered(const char* method, grpc::StatusCode code);
+
+  // In the text format of Prometheus.
+  std::string Scrape(const Snapshot& snapshot) const;
+
+ private:
+  prometheus::Registry registry_;
+  prometheus::Family<prometheus::Counter>* rpcs_;
+  prometheus::Family<prometheus::Counter>* plans_;
+  prometheus::Family<prometheus::Counter>* generations_;
+  prometheus::Counter* plans_failed_;
+  prometheus::Counter* plans_postponed_;
+  prometheus::Counter* nodes_died_;
+  prometheus::Counter* batch_mismatches_;
+  prometheus::Counter* store_write_failures_;
+  prometheus::Histogram* plan_seconds_;
+  prometheus::Histogram* barrier_wait_seconds_;
+};
+
+// "OK", "DEADLINE_EXCEEDED", ...: the names of grpc's status codes.
+const char* GrpcCodeName(grpc::StatusCode code);
+
+}  // namespace sparsebalance

@@ -20,11 +20,42 @@ namespace {
 constexpr int64_t kTileRows = 512;      // a weight is re-packed once a tile: keep it small beside
 constexpr int64_t kTileColumns = 1024;  // the product itself
 constexpr int64_t kMinDepthPiece = 1024;
+constexpr int64_t kMaxSegment = 2048;
 constexpr int64_t kWantedPieces = 16;  // enough for the cores of one rank
 constexpr size_t kMaxPrimitives = 512;
 constexpr size_t kScratchAlignment = 64;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+struct Segment {
+  int64_t begin, count;
+};
+
+// Cuts [begin, end) into pieces of `unit`; the rest into one piece, or where `by_powers` into
+// powers of 2. The number of tokens differs from one micro-batch to the next, and a primitive costs
+// about a millisecond to make: cut by powers, all numbers of tokens share a few primitives.
+std::vector<Segment> Cut(int64_t begin, int64_t end, int64_t unit, bool by_powers) {
+  std::vector<Segment> out;
+  while (begin < end) {
+    int64_t count = std::min(unit, end - begin);
+    if (by_powers && count < unit) {
+      count = 1;
+      while (count * 2 <= end - begin) count *= 2;
+    }
+    out.push_back({begin, count});
+    begin += count;
+  }
+  return out;
+}
+
+// Length of the parts of the summed dimension that are summed apart.
+int64_t PieceDepth(const MatmulShape& shape) {
+  const int64_t tiles = CeilDiv(shape.m, kTileRows) * CeilDiv(shape.n, kTileColumns);
+  const int64_t pieces = std::max<int64_t>(
+      1, std::min(CeilDiv(kWantedPieces, std::max<int64_t>(tiles, 1)), shape.k / kMinDepthPiece));
+  // A multiple of a power of 2, so that all parts but the last are cut alike.
+  return pieces == 1 ? shape.k : CeilDiv(CeilDiv(shape.k, pieces), 512) * 512;
+}
 
 // m, n, k, strides of a and of b, c's row stride; then whether to add to c and to add a bias.
 using Key = std::array<int64_t, 8>;
@@ -100,6 +131,30 @@ struct MatmulEngine::Impl {
     for (size_t i = 0; i < by_age.size() / 2; ++i) primitives.erase(by_age[i].second);
   }
 
+  // By the calling thread; `bias` is used where the primitive has one. Throws what oneDNN throws.
+  void Execute(const Primitive& p, const float* a, const float* b, const float* bias, float* c) {
+    // oneDNN takes inputs as void*; it does not write to them.
+    std::unordered_map<int, dnnl::memory> args = {
+        {DNNL_ARG_SRC, dnnl::memory(p.a, engine, const_cast<float*>(a))},
+        {DNNL_ARG_WEIGHTS, dnnl::memory(p.b, engine, const_cast<float*>(b))},
+        {DNNL_ARG_DST, dnnl::memory(p.c, engine, c)}};
+    if (!p.bias.is_zero()) {
+      args.emplace(DNNL_ARG_BIAS, dnnl::memory(p.bias, engine, const_cast<float*>(bias)));
+    }
+    if (!p.scratch.is_zero()) {
+      std::vector<char>& own = scratch[ThreadIndex()];
+      const size_t size = p.scratch.get_size();
+      if (own.size() < size + kScratchAlignment) own.resize(size + kScratchAlignment);
+      void* aligned = own.data();
+      size_t space = own.size();
+      std::align(kScratchAlignment, size, aligned, space);
+      args.emplace(DNNL_ARG_SCRATCHPAD, dnnl::memory(p.scratch, engine, aligned));
+    }
+    dnnl::stream stream(engine);
+    p.matmul.execute(stream, args);
+    stream.wait();
+  }
+
   struct Entry {
     Primitive primitive;
     uint64_t last_use;
@@ -115,35 +170,45 @@ MatmulEngine::MatmulEngine(int threads) : impl_(std::make_unique<Impl>(threads))
 MatmulEngine::~MatmulEngine() = default;
 
 int64_t MatmulEngine::DepthPieces(const MatmulShape& shape) {
-  const int64_t tiles = CeilDiv(shape.m, kTileRows) * CeilDiv(shape.n, kTileColumns);
-  return std::max<int64_t>(
-      1, std::min(CeilDiv(kWantedPieces, std::max<int64_t>(tiles, 1)), shape.k / kMinDepthPiece));
+  return CeilDiv(shape.k, PieceDepth(shape));
 }
 
 absl::Status MatmulEngine::Run(const MatmulShape& shape, const float* a, const float* b,
                                const float* bias, float* c, float* partials) {
-  struct Piece {
-    int64_t m0, m, n0, n, k0, k;
+  // One unit is a tile of c, or of the partial sum of one depth piece, made by one thread.
+  struct Step {
+    Segment depth;
     const Primitive* primitive;
+  };
+  struct Unit {
+    Segment rows, columns;
+    std::vector<Step> steps;
     float* out;
   };
+  // Tokens are the rows of a layer's output and input gradient, and the depth of a weight gradient.
+  const bool tokens_are_depth = shape.transpose_a;
   const int64_t pieces = DepthPieces(shape);
-  const int64_t depth = CeilDiv(shape.k, pieces);
-  std::vector<Piece> work;
+  const int64_t depth = PieceDepth(shape);
+  std::vector<Unit> work;
   OneThreadScope one_thread;
   try {
     impl_->BeginRun();
     for (int64_t p = 0; p < pieces; ++p) {
-      const int64_t k0 = p * depth;
-      const int64_t k = std::min(depth, shape.k - k0);
-      for (int64_t m0 = 0; m0 < shape.m; m0 += kTileRows) {
-        for (int64_t n0 = 0; n0 < shape.n; n0 += kTileColumns) {
-          const int64_t m = std::min(kTileRows, shape.m - m0);
-          const int64_t n = std::min(kTileColumns, shape.n - n0);
-          const Key key =
-              MakeKey(shape, m, n, k, p == 0 && shape.accumulate, p == 0 && bias != nullptr);
-          float* out = p == 0 ? c : partials + (p - 1) * shape.m * shape.n;
-          work.push_back({m0, m, n0, n, k0, k, &impl_->Get(key), out + m0 * shape.n + n0});
+      const std::vector<Segment> segments =
+          Cut(p * depth, std::min((p + 1) * depth, shape.k),
+              tokens_are_depth ? kMaxSegment : shape.k, tokens_are_depth);
+      float* out = p == 0 ? c : partials + (p - 1) * shape.m * shape.n;
+      for (const Segment& rows : Cut(0, shape.m, kTileRows, !tokens_are_depth)) {
+        for (const Segment& columns : Cut(0, shape.n, kTileColumns, false)) {
+          Unit unit{rows, columns, {}, out + rows.begin * shape.n + columns.begin};
+          for (const Segment& segment : segments) {
+            const bool first = segment.begin == p * depth;
+            const Key key =
+                MakeKey(shape, rows.count, columns.count, segment.count,
+                        !first || (p == 0 && shape.accumulate), first && p == 0 && bias != nullptr);
+            unit.steps.push_back({segment, &impl_->Get(key)});
+          }
+          work.push_back(std::move(unit));
         }
       }
     }
@@ -155,32 +220,17 @@ absl::Status MatmulEngine::Run(const MatmulShape& shape, const float* a, const f
   std::mutex mutex;
   std::string error;
   ParallelFor(impl_->threads, static_cast<int64_t>(work.size()), [&](int64_t i) {
-    const Piece& w = work[i];
-    const float* left = a + (shape.transpose_a ? w.k0 * shape.m + w.m0 : w.m0 * shape.k + w.k0);
-    const float* right = b + (shape.transpose_b ? w.n0 * shape.k + w.k0 : w.k0 * shape.n + w.n0);
+    const Unit& unit = work[i];
+    const int64_t m0 = unit.rows.begin;
+    const int64_t n0 = unit.columns.begin;
     try {
-      // oneDNN takes inputs as void*; it does not write to them.
-      const Primitive& p = *w.primitive;
-      std::unordered_map<int, dnnl::memory> args = {
-          {DNNL_ARG_SRC, dnnl::memory(p.a, impl_->engine, const_cast<float*>(left))},
-          {DNNL_ARG_WEIGHTS, dnnl::memory(p.b, impl_->engine, const_cast<float*>(right))},
-          {DNNL_ARG_DST, dnnl::memory(p.c, impl_->engine, w.out)}};
-      if (!p.scratch.is_zero()) {
-        std::vector<char>& scratch = impl_->scratch[ThreadIndex()];
-        const size_t size = p.scratch.get_size();
-        if (scratch.size() < size + kScratchAlignment) scratch.resize(size + kScratchAlignment);
-        void* aligned = scratch.data();
-        size_t space = scratch.size();
-        std::align(kScratchAlignment, size, aligned, space);
-        args.emplace(DNNL_ARG_SCRATCHPAD, dnnl::memory(p.scratch, impl_->engine, aligned));
+      for (const Step& step : unit.steps) {
+        const int64_t k0 = step.depth.begin;
+        impl_->Execute(*step.primitive,
+                       a + (shape.transpose_a ? k0 * shape.m + m0 : m0 * shape.k + k0),
+                       b + (shape.transpose_b ? n0 * shape.k + k0 : k0 * shape.n + n0),
+                       bias == nullptr ? nullptr : bias + n0, unit.out);
       }
-      if (!p.bias.is_zero()) {
-        args.emplace(DNNL_ARG_BIAS,
-                     dnnl::memory(p.bias, impl_->engine, const_cast<float*>(bias) + w.n0));
-      }
-      dnnl::stream stream(impl_->engine);
-      p.matmul.execute(stream, args);
-      stream.wait();
     } catch (const std::exception& e) {
       const std::lock_guard<std::mutex> lock(mutex);
       error = e.what();

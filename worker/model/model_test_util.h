@@ -83,7 +83,7 @@ struct TestModel {
   }
 };
 
-inline TestModel MakeModel(const ModelConfig& config, int threads = 2, uint64_t seed = 7) {
+inline TestModel MakeModel(const ModelConfig& config, int threads = 1, uint64_t seed = 7) {
   TestModel out;
   out.backend = *kernels::CreateBackend("cpu", {.threads = threads, .poison_allocations = true});
   auto model = Transformer::Create(config, out.backend.get(), seed);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "coordinator/planner/status_payload.h"
+#include "sparsebalance/v1/errors.pb.h"
 #include "worker/client/backoff.h"
 
 namespace sparsebalance {

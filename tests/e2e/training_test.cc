@@ -1,0 +1,230 @@
+// Real coordinator, real workers, real sockets: what must hold of a training run.
+#include <signal.h>
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/cluster.h"
+
+namespace sparsebalance::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+void ExpectEachTrained(const std::map<uint64_t, int>& times, size_t sequences, int expected) {
+  EXPECT_EQ(times.size(), sequences);
+  for (const auto& [id, count] : times) EXPECT_EQ(count, expected) << "sequence " << id;
+}
+
+TEST(TrainingTest, TwoWorkersTrainAnEpochByPlansAndLeaveASummary) {
+  Cluster cluster;
+  cluster.PackData(/*documents=*/90, /*shortest=*/20, /*longest=*/500);
+  cluster.StartCoordinator();
+  const std::vector<std::string> flags = {"--steps", "12"};  // an epoch: 11 batches of 8 and one of 2
+  auto one = cluster.StartWorker(2, 1, flags);
+  auto zero = cluster.StartWorker(2, 0, flags);
+  ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+  ASSERT_EQ(one->Wait(), 0) << one->Output();
+
+  const std::vector<v1::PlanRecord> records = cluster.Records("sparsebalance");
+  ExpectEachTrained(TimesTrained(records, 0, 12), 90, 1);
+  for (const v1::PlanRecord& record : records) EXPECT_FALSE(record.used_fallback());
+
+  std::ifstream file(cluster.output() + "/summary.json");
+  const nlohmann::json summary = nlohmann::json::parse(file);
+  ASSERT_EQ(summary.at("policies").size(), 1u);
+  const nlohmann::json& policy = summary.at("policies")[0];
+  EXPECT_EQ(policy.at("policy"), "sparsebalance");
+  EXPECT_EQ(policy.at("steps"), 12);
+  EXPECT_EQ(policy.at("sequences_trained"), 90);
+  EXPECT_EQ(policy.at("fallback_steps"), 0);
+  EXPECT_LT(policy.at("loss_last"), policy.at("loss_first"));
+  EXPECT_GE(policy.at("imbalance_mean"), 1.0);
+  for (const char* field : {"step_ms_mean", "step_ms_p50", "speedup", "idle_fraction",
+                            "coverage_mean", "plan_wait_ms_mean", "prediction_error_mean",
+                            "tokens"}) {
+    EXPECT_TRUE(policy.at(field).is_number()) << field;
+  }
+
+  // An operator sees the finished job, its plans and why.
+  ChildProcess jobs({Program("sbctl"), "--coordinator", cluster.address(), "jobs"});
+  EXPECT_EQ(jobs.Wait(), 0) << jobs.Output();
+  EXPECT_THAT(jobs.Output(), HasSubstr("e2e"));
+  ChildProcess plan(
+      {Program("sbctl"), "--coordinator", cluster.address(), "plan", "e2e", "11", "--explain"});
+  EXPECT_EQ(plan.Wait(), 0) << plan.Output();
+  EXPECT_THAT(plan.Output(), HasSubstr("sparsebalance"));
+}
+
+TEST(TrainingTest, SeveralPoliciesTrainSideBySideOnTheSameBatches) {
+  Cluster cluster;
+  cluster.PackData(60, 20, 500);
+  cluster.StartCoordinator();
+  const std::vector<std::string> flags = {"--steps", "6", "--block-steps", "2", "--policy",
+                                          "none,length,paper,sparsebalance"};
+  auto one = cluster.StartWorker(2, 1, flags);
+  auto zero = cluster.StartWorker(2, 0, flags);
+  ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+  ASSERT_EQ(one->Wait(), 0) << one->Output();
+  std::map<uint64_t, int> of_none = TimesTrained(cluster.Records("none"), 0, 6);
+  EXPECT_EQ(of_none.size(), 48u);
+  for (const char* policy : {"length", "paper", "sparsebalance"}) {
+    EXPECT_EQ(TimesTrained(cluster.Records(policy), 0, 6), of_none) << policy;
+    for (const v1::PlanRecord& record : cluster.Records(policy)) {
+      EXPECT_EQ(record.plan().policy(), policy);
+      EXPECT_FALSE(record.used_fallback());
+    }
+  }
+}
+
+TEST(TrainingTest, ANodeHoldsSeveralRanks) {
+  Cluster cluster;
+  cluster.PackData(40, 20, 500);
+  cluster.StartCoordinator();
+  auto both = cluster.StartWorker(3, 0, {"--ranks", "0,2", "--steps", "5"});
+  auto single = cluster.StartWorker(3, 1, {"--steps", "5"});
+  ASSERT_EQ(both->Wait(), 0) << both->Output();
+  ASSERT_EQ(single->Wait(), 0) << single->Output();
+  const std::vector<v1::PlanRecord> records = cluster.Records("sparsebalance");
+  ExpectEachTrained(TimesTrained(records, 0, 5), 40, 1);
+  for (const v1::PlanRecord& record : records) EXPECT_FALSE(record.used_fallback());
+}
+
+TEST(TrainingTest, TrainingOutlivesAKilledCoordinatorAndUsesPlansAgainAfterItsRestart) {
+  Cluster cluster;
+  cluster.PackData(160, 200, 500);
+  cluster.StartCoordinator();
+  // Ten epochs of 20 batches: long enough for all that follows, and each is checked.
+  const std::vector<std::string> flags = {"--steps", "200", "--hidden-size", "96", "--layers", "3"};
+  auto one = cluster.StartWorker(2, 1, flags);
+  auto zero = cluster.StartWorker(2, 0, flags);
+  const auto step_4 = zero->WaitForLine("step   4/200");
+  ASSERT_TRUE(step_4.has_value()) << zero->Output();
+  cluster.KillCoordinator();
+  const auto fallback = zero->WaitForLine("(fallback plan)", *step_4);
+  ASSERT_TRUE(fallback.has_value()) << zero->Output();
+  cluster.StartCoordinator();
+  const auto again = zero->WaitForLineThat(
+      [](const std::string& line) {
+        return line.find(" step ") != std::string::npos &&
+               line.find("coverage") != std::string::npos &&
+               line.find("(fallback plan)") == std::string::npos;
+      },
+      *fallback);
+  ASSERT_TRUE(again.has_value()) << zero->Output();
+  ASSERT_EQ(zero->Wait(absl::Minutes(4)), 0) << zero->Output();
+  ASSERT_EQ(one->Wait(), 0) << one->Output();
+
+  const std::vector<v1::PlanRecord> records = cluster.Records("sparsebalance");
+  std::set<uint64_t> epochs_of_leader;
+  for (const v1::PlanRecord& record : records) {
+    if (!record.used_fallback()) epochs_of_leader.insert(record.leader_epoch());
+  }
+  EXPECT_EQ(epochs_of_leader.size(), 2u) << "plans of both lives of the coordinator";
+  for (uint64_t epoch = 0; epoch < 10; ++epoch) {
+    ExpectEachTrained(TimesTrained(records, epoch * 20, epoch * 20 + 20), 160, 1);
+  }
+}
+
+TEST(TrainingTest, SigtermFinishesTheStepCheckpointsAndAResumeTrainsTheRestOnce) {
+  Cluster cluster;
+  cluster.PackData(160, 200, 500);
+  cluster.StartCoordinator();
+  std::vector<std::string> flags = {"--steps", "20", "--checkpoint-dir", cluster.checkpoints(),
+                                    "--hidden-size", "96", "--layers", "3"};
+  {
+    auto one = cluster.StartWorker(2, 1, flags);
+    auto zero = cluster.StartWorker(2, 0, flags);
+    ASSERT_TRUE(zero->WaitForLine("step   3/20").has_value()) << zero->Output();
+    one->Signal(SIGTERM);  // one node is asked, all leave
+    EXPECT_EQ(one->Wait(), 75) << one->Output();
+    EXPECT_EQ(zero->Wait(), 75) << zero->Output();
+  }
+  const size_t before = cluster.Records("sparsebalance").size();
+  EXPECT_LT(before, 40u);
+  flags.push_back("--resume");
+  auto one = cluster.StartWorker(2, 1, flags);
+  auto zero = cluster.StartWorker(2, 0, flags);
+  ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+  ASSERT_EQ(one->Wait(), 0) << one->Output();
+  ExpectEachTrained(TimesTrained(cluster.Records("sparsebalance"), 0, 20), 160, 1);
+}
+
+TEST(TrainingTest, AfterAWorkersDeathTheOthersStopAndAllResumeFromTheCheckpoint) {
+  Cluster cluster;
+  cluster.PackData(160, 200, 500);
+  cluster.StartCoordinator();
+  std::vector<std::string> flags = {"--steps",         "20",
+                                    "--checkpoint-dir", cluster.checkpoints(),
+                                    "--checkpoint-every", "5",
+                                    "--hidden-size",    "96",
+                                    "--layers",         "3"};
+  {
+    auto one = cluster.StartWorker(2, 1, flags);
+    auto zero = cluster.StartWorker(2, 0, flags);
+    ASSERT_TRUE(zero->WaitForLine("step   7/20").has_value()) << zero->Output();
+    one->Signal(SIGKILL);
+    EXPECT_EQ(zero->Wait(), 4) << zero->Output();
+    EXPECT_THAT(zero->Output(), HasSubstr("rank 1"));
+  }
+  flags.push_back("--resume");
+  auto one = cluster.StartWorker(2, 1, flags);
+  auto zero = cluster.StartWorker(2, 0, flags);
+  ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+  ASSERT_EQ(one->Wait(), 0) << one->Output();
+  EXPECT_THAT(zero->Output(), HasSubstr("resuming from"));
+  // Counted from the checkpoint: the records of the second life alone cover the steps after it.
+  std::map<uint64_t, std::set<uint64_t>> last;  // by step
+  for (const v1::PlanRecord& record : cluster.Records("sparsebalance")) {
+    for (const auto& [id, times] : TimesTrained({record}, 0, 20)) last[record.step()].insert(id);
+  }
+  std::map<uint64_t, int> times;
+  for (const auto& [step, ids] : last) {
+    for (const uint64_t id : ids) ++times[id];
+  }
+  ExpectEachTrained(times, 160, 1);
+}
+
+TEST(TrainingTest, WorkersWaitForACoordinatorThatComesLaterAndSaySo) {
+  Cluster cluster;
+  cluster.PackData(30, 20, 300);
+  cluster.StartCoordinator();  // for its port
+  cluster.KillCoordinator();
+  auto one = cluster.StartWorker(2, 1, {"--steps", "3"});
+  auto zero = cluster.StartWorker(2, 0, {"--steps", "3"});
+  ASSERT_TRUE(zero->WaitForLine("waiting for the coordinator at " + cluster.address()).has_value())
+      << zero->Output();
+  cluster.StartCoordinator();
+  EXPECT_EQ(zero->Wait(), 0) << zero->Output();
+  EXPECT_EQ(one->Wait(), 0) << one->Output();
+}
+
+TEST(TrainingTest, ARecordedRunIsReplayedToTheSameLosses) {
+  Cluster cluster;
+  cluster.PackData(60, 20, 500);
+  cluster.StartCoordinator();
+  const auto losses = [&](const std::vector<std::string>& flags) {
+    auto one = cluster.StartWorker(2, 1, flags);
+    auto zero = cluster.StartWorker(2, 0, flags);
+    EXPECT_EQ(zero->Wait(), 0) << zero->Output();
+    EXPECT_EQ(one->Wait(), 0) << one->Output();
+    std::vector<double> values;
+    std::ifstream in(flags.back() + "/steps.jsonl");
+    for (std::string line; std::getline(in, line);) {
+      values.push_back(nlohmann::json::parse(line).at("loss"));
+    }
+    return values;
+  };
+  const std::string first = cluster.folder() / "first";
+  const std::vector<double> recorded = losses({"--steps", "7", "--output", first});
+  ASSERT_EQ(recorded.size(), 7u);
+  const std::vector<double> replayed =
+      losses({"--steps", "7", "--job", "again", "--replay-plans", first + "/plans/sparsebalance",
+              "--output", cluster.folder() / "second"});
+  EXPECT_EQ(recorded, replayed);
+}
+
+}  // namespace
+}  // namespace sparsebalance::e2e

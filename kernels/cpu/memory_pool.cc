@@ -18,7 +18,11 @@ int64_t RoundedSize(int64_t bytes) {
   return std::max(unit, (bytes + unit - 1) / unit * unit);
 }
 
+// More than any host has in one piece. Some allocators end the process instead of refusing.
+constexpr int64_t kLargest = int64_t{1} << 40;
+
 void* FromSystem(int64_t size) {
+  if (size >= kLargest) return nullptr;
   const int64_t alignment = size >= kHugePage ? kHugePage : kAlignment;
   void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size));
   // A hint: where the system has no huge pages nothing is lost but time.

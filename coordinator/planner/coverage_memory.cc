@@ -13,6 +13,8 @@ namespace {
 
 constexpr uint32_t kVersion = 1;
 constexpr double kUnit = 65535;
+// More blocks than any plan takes; a default curve costs time in proportion to them.
+constexpr uint64_t kMaxBlocks = uint64_t{1} << 24;
 // Weight of the newest measurement in an average, once there are enough of them.
 constexpr double kNewest = 0.05;
 // Of a chunk of sequences; chunk 0 has this tag 0.
@@ -35,7 +37,7 @@ CoverageMemory::CoverageMemory(uint32_t block_tokens, size_t max_sequences)
 
 uint32_t CoverageMemory::Blocks(uint64_t tokens) const {
   return static_cast<uint32_t>(
-      std::clamp<uint64_t>(BlocksOf(tokens, block_tokens_), 1, UINT32_MAX));
+      std::clamp<uint64_t>(BlocksOf(tokens, block_tokens_), 1, kMaxBlocks));
 }
 
 absl::Status CoverageMemory::Observe(uint64_t id, uint64_t tokens, const v1::CoverageCurve& curve) {

@@ -232,8 +232,11 @@ std::vector<std::string> Explain(const v1::PlanRequest& request, const v1::Plan&
   absl::Status status = ValidateRequest(request);
   if (status.ok()) {
     absl::StatusOr<Problem> problem = Problem::Create(request);
-    if (problem.ok()) return Explainer(*problem, request, plan).Run();
-    status = problem.status();
+    if (problem.ok() && plan.ranks_size() == problem->num_ranks()) {
+      return Explainer(*problem, request, plan).Run();
+    }
+    status = problem.ok() ? absl::InvalidArgumentError("it has other ranks than the request")
+                          : problem.status();
   }
   return {absl::StrCat("The plan cannot be explained: ", std::string(status.message()), ".")};
 }

@@ -67,6 +67,19 @@ double Dot(const NormalEquations::Vector& a, const NormalEquations::Vector& b) {
 
 bool UsableTime(double ms) { return std::isfinite(ms) && ms > 0; }
 
+// Reports come over a network: what cannot be is not learned from.
+bool Usable(const v1::RankTelemetry& telemetry, uint32_t block_tokens) {
+  constexpr uint64_t kMaxBlocks = uint64_t{1} << 24;
+  for (const v1::MicroBatchTelemetry& mb : telemetry.micro_batches()) {
+    if (!(mb.forward_ms() >= 0 && mb.backward_ms() >= 0)) return false;
+    if (!UsableTime(mb.forward_ms() + mb.backward_ms())) return false;
+    for (const v1::SequenceTelemetry& s : mb.sequences()) {
+      if (s.tokens() == 0 || BlocksOf(s.tokens(), block_tokens) > kMaxBlocks) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 LatencyEstimator::LatencyEstimator(EstimatorOptions options,
@@ -128,17 +141,15 @@ double LatencyEstimator::CommonSpeedOver(const Features& shape) const {
 
 void LatencyEstimator::Observe(const v1::RankTelemetry& telemetry) {
   const uint32_t rank = telemetry.rank();
-  if (rank >= recent_.size()) return;
+  if (rank >= recent_.size() || !Usable(telemetry, options_.block_tokens)) return;
   std::vector<Features> rows;
   std::vector<double> times;
   StepSample sample;
   double forward = 0;
   for (const v1::MicroBatchTelemetry& mb : telemetry.micro_batches()) {
     const double ms = mb.forward_ms() + mb.backward_ms();
-    if (!UsableTime(ms) || mb.forward_ms() < 0 || mb.backward_ms() < 0) return;
     Features row{};
     for (const v1::SequenceTelemetry& s : mb.sequences()) {
-      if (s.tokens() == 0) return;
       const uint64_t blocks = BlocksOf(s.tokens(), options_.block_tokens);
       const Features one =
           SequenceFeatures(s.tokens(), RealizedPairs(s, blocks), options_.block_tokens);

@@ -87,7 +87,8 @@ absl::StatusOr<Problem> Problem::Create(const v1::PlanRequest& request) {
     ProblemRank& rank = p.ranks_[factor.rank()];
     rank.time_factor = std::max<int64_t>(1, ToFixed(factor.time_factor()));
     if (factor.token_factor() > 0) {
-      rank.cap_tokens = static_cast<int64_t>(static_cast<double>(cap) * factor.token_factor());
+      rank.cap_tokens = std::max<int64_t>(
+          1, static_cast<int64_t>(static_cast<double>(cap) * factor.token_factor()));
     }
   }
   int64_t largest_cap = 0;

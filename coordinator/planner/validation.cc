@@ -20,7 +20,7 @@ constexpr uint64_t kMaxTokens = uint64_t{1} << 36;
 constexpr uint64_t kMaxBlocks = uint64_t{1} << 24;
 constexpr uint64_t kMaxRanks = uint64_t{1} << 20;
 constexpr uint64_t kMaxStages = uint64_t{1} << 12;
-constexpr uint64_t kMaxMicroBatches = uint64_t{1} << 20;
+constexpr uint64_t kMaxMicroBatches = uint64_t{1} << 22;  // of a step
 constexpr double kMaxBatchMs = 1e9;
 constexpr double kMaxCoefficientMs = 1e6;  // keeps a fixed point nanosecond below 2^61
 
@@ -151,6 +151,11 @@ absl::Status ValidateSettings(const v1::PlanSettings& s) {
     absl::Status status =
         CheckInteger(absl::StrCat("settings.", r.field), r.value, r.least, r.most);
     if (!status.ok()) return status;
+  }
+  if (uint64_t{s.micro_batches_per_rank()} * s.data_parallel_size() > kMaxMicroBatches) {
+    return FieldError(
+        "settings.micro_batches_per_rank", absl::StrCat(s.micro_batches_per_rank()),
+        absl::StrCat("makes more than ", kMaxMicroBatches, " micro-batches over all ranks"));
   }
   if (!(s.coverage_guard() >= 0.0 && s.coverage_guard() <= 1.0)) {
     return RangeError("settings.coverage_guard", s.coverage_guard(), "must be in [0, 1]");

@@ -125,7 +125,11 @@ TEST_F(ExchangeTest, ANodeWhosePollHasEndedMayCorrectItsBatch) {
   const ExchangePending wrong = coordinator_.Ask(B(), DigestOnly(MakeBatch(0, 8, 5'000)));
   coordinator_.scheduler.Advance(absl::Seconds(5));
   ASSERT_TRUE(wrong.answered());
-  PlanStep(0);
+  const ExchangePending right = coordinator_.Ask(B(), DigestOnly(MakeBatch(0)));
+  EXPECT_FALSE(right.answered());
+  coordinator_.Ask(A(), MakeBatch(0));
+  coordinator_.executor.RunAll();
+  ASSERT_TRUE(right.answered() && right.get().ok());
 }
 
 TEST_F(ExchangeTest, ABatchThatDiffersFromThePlannedOneIsRefused) {

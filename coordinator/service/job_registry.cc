@@ -52,8 +52,13 @@ JobSeed CarryOver(JobSeed seed, const v1::JobSpec& spec) {
 }  // namespace
 
 JobRegistry::JobRegistry(Parts parts)
-    : parts_(std::move(parts)), environment_{parts_.options,  parts_.epoch,  parts_.scheduler,
-                                             parts_.executor, parts_.writer, parts_.events} {}
+    : parts_(std::move(parts)),
+      environment_{parts_.options,  parts_.epoch,  parts_.scheduler,
+                   parts_.executor, parts_.writer, parts_.events},
+      gate_(std::make_shared<SweepGate>()) {
+  absl::MutexLock lock(&gate_->mutex);
+  gate_->registry = this;
+}
 
 absl::StatusOr<std::unique_ptr<JobRegistry>> JobRegistry::Open(Parts parts) {
   std::unique_ptr<JobRegistry> registry(new JobRegistry(std::move(parts)));
@@ -196,9 +201,11 @@ absl::StatusOr<std::shared_ptr<Job>> JobRegistry::FindFor(const v1::NodeKey& nod
 }
 
 CancelWait JobRegistry::JoinJob(const v1::JoinJobRequest& request, JoinDone done) {
-  absl::Status status = parts_.epoch->Observe(request.known_leader_epoch());
-  absl::StatusOr<std::shared_ptr<Job>> job = status;
-  if (status.ok()) job = Find(request.job());
+  if (absl::Status status = parts_.epoch->Observe(request.known_leader_epoch()); !status.ok()) {
+    done(status);
+    return [] {};
+  }
+  const auto job = Find(request.job());
   if (!job.ok()) {
     done(job.status());
     return [] {};

@@ -12,6 +12,7 @@
 namespace sparsebalance {
 namespace {
 
+using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::util::MessageDifferencer;
 
@@ -21,7 +22,11 @@ class PathCollector : public MessageDifferencer::Reporter {
 
   void ReportAdded(const Message&, const Message&, const Path& path) override { Add(path); }
   void ReportDeleted(const Message&, const Message&, const Path& path) override { Add(path); }
-  void ReportModified(const Message&, const Message&, const Path& path) override { Add(path); }
+  void ReportModified(const Message&, const Message&, const Path& path) override {
+    // The fields inside a message have been reported already.
+    if (path.back().field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return;
+    Add(path);
+  }
 
   std::vector<std::string> paths;
 

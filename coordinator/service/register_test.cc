@@ -166,7 +166,8 @@ TEST_F(RegisterTest, JobsAreListedByNamespaceThenName) {
     coordinator_.Register(spec);
   }
   std::vector<std::string> names;
-  for (const v1::JobSummary& job : coordinator_.registry->ListJobs({})->jobs()) {
+  const v1::ListJobsResponse all = *coordinator_.registry->ListJobs({});
+  for (const v1::JobSummary& job : all.jobs()) {
     names.push_back(job.job().namespace_() + "/" + job.job().name());
   }
   EXPECT_THAT(names, ElementsAre("default/a", "default/b", "z/a"));

@@ -148,6 +148,7 @@ class Session {
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Asks a SparseBalance coordinator about its jobs.", "sbctl");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version", std::string("sbctl ") + SPARSEBALANCE_VERSION);
   app.require_subcommand(1);
   app.add_option("--coordinator", flags.coordinator, "HOST:PORT")

@@ -175,8 +175,12 @@ absl::Status CoordinatorServer::Drain() {
   if (!p.serving.exchange(false)) return absl::OkStatus();
   p.server->GetHealthCheckService()->SetServingStatus(false);
   p.registry->Shutdown();
-  p.server->Shutdown(std::chrono::system_clock::now() +
-                     absl::ToChronoMilliseconds(p.config.options.drain_timeout));
+  if (!p.service->WaitUntilIdle(p.config.options.drain_timeout)) {
+    spdlog::warn("some answers did not reach their callers within {}",
+                 absl::FormatDuration(p.config.options.drain_timeout));
+  }
+  // At once: idle clients keep their connections open for as long as they are let.
+  p.server->Shutdown(std::chrono::system_clock::now());
   p.server->Wait();
   p.executor->Stop();
   return p.writer->Flush();

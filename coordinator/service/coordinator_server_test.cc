@@ -378,7 +378,7 @@ TEST_F(ProgramTest, SbctlShowsJobsAndPlans) {
   EXPECT_EQ(mistake->lines(), 1u) << mistake->Output();
 
   program->Signal(SIGTERM);
-  EXPECT_EQ(program->Wait(), 0);
+  EXPECT_EQ(program->Wait(), 0) << program->Output();
   auto alone = Sbctl({"--timeout", "5", "jobs"});
   EXPECT_EQ(alone->Wait(), 1);
   EXPECT_EQ(alone->lines(), 1u) << alone->Output();

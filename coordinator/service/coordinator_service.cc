@@ -5,44 +5,60 @@
 #include "coordinator/service/status_conversion.h"
 
 namespace sparsebalance {
-namespace {
 
-// An RPC that may wait. gRPC keeps it until OnDone, also while OnCancel runs, and calls neither
-// before the method that made it has returned.
-class WaitingCall : public grpc::ServerUnaryReactor {
+// gRPC keeps a call until OnDone, also while OnCancel runs, and calls neither before the method
+// that made it has returned.
+class CoordinatorService::CallReactor : public grpc::ServerUnaryReactor {
  public:
+  explicit CallReactor(CoordinatorService* service) : service_(service) {
+    absl::MutexLock lock(&service_->mutex_);
+    ++service_->calls_;
+  }
+
   void set_cancel(CancelWait cancel) { cancel_ = std::move(cancel); }
 
   void OnCancel() override {
     if (cancel_) cancel_();
   }
-  void OnDone() override { delete this; }
+
+  void OnDone() override {
+    {
+      absl::MutexLock lock(&service_->mutex_);
+      --service_->calls_;
+    }
+    delete this;
+  }
 
  private:
+  CoordinatorService* const service_;
   CancelWait cancel_;
 };
-
-}  // namespace
 
 CoordinatorService::CoordinatorService(JobRegistry* registry, RpcObserver observer)
     : registry_(registry), observer_(std::move(observer)) {}
 
-template <typename Response, typename Answer>
-grpc::ServerUnaryReactor* CoordinatorService::AnswerNow(grpc::CallbackServerContext* context,
-                                                        const char* method, Answer answer,
+bool CoordinatorService::WaitUntilIdle(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return calls_ == 0; };
+  return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+}
+
+template <typename Response>
+grpc::ServerUnaryReactor* CoordinatorService::AnswerNow(const char* method,
+                                                        absl::StatusOr<Response> answer,
                                                         Response* response) {
   const grpc::Status status = ToGrpcStatus(answer.status());
   if (answer.ok()) *response = *std::move(answer);
   observer_(method, status.error_code());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(status);
-  return reactor;
+  auto* call = new CallReactor(this);
+  call->Finish(status);
+  return call;
 }
 
 template <typename Response, typename Start>
 grpc::ServerUnaryReactor* CoordinatorService::AnswerLater(const char* method, Response* response,
                                                           Start start) {
-  auto* call = new WaitingCall();
+  auto* call = new CallReactor(this);
   call->set_cancel(start([this, method, response, call](absl::StatusOr<Response> answer) {
     const grpc::Status status = ToGrpcStatus(answer.status());
     if (answer.ok()) *response = *std::move(answer);
@@ -52,10 +68,10 @@ grpc::ServerUnaryReactor* CoordinatorService::AnswerLater(const char* method, Re
   return call;
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::RegisterJob(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* CoordinatorService::RegisterJob(grpc::CallbackServerContext*,
                                                           const v1::RegisterJobRequest* request,
                                                           v1::RegisterJobResponse* response) {
-  return AnswerNow(context, "RegisterJob", registry_->RegisterJob(*request), response);
+  return AnswerNow("RegisterJob", registry_->RegisterJob(*request), response);
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::JoinJob(grpc::CallbackServerContext*,
@@ -73,40 +89,40 @@ grpc::ServerUnaryReactor* CoordinatorService::ExchangeStep(grpc::CallbackServerC
   });
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::Heartbeat(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* CoordinatorService::Heartbeat(grpc::CallbackServerContext*,
                                                         const v1::HeartbeatRequest* request,
                                                         v1::HeartbeatResponse* response) {
-  return AnswerNow(context, "Heartbeat", registry_->Heartbeat(*request), response);
+  return AnswerNow("Heartbeat", registry_->Heartbeat(*request), response);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::LeaveJob(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* CoordinatorService::LeaveJob(grpc::CallbackServerContext*,
                                                        const v1::LeaveJobRequest* request,
                                                        v1::LeaveJobResponse* response) {
-  return AnswerNow(context, "LeaveJob", registry_->LeaveJob(*request), response);
+  return AnswerNow("LeaveJob", registry_->LeaveJob(*request), response);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::PutCoverage(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* CoordinatorService::PutCoverage(grpc::CallbackServerContext*,
                                                           const v1::PutCoverageRequest* request,
                                                           v1::PutCoverageResponse* response) {
-  return AnswerNow(context, "PutCoverage", registry_->PutCoverage(*request), response);
+  return AnswerNow("PutCoverage", registry_->PutCoverage(*request), response);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::ListJobs(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* CoordinatorService::ListJobs(grpc::CallbackServerContext*,
                                                        const v1::ListJobsRequest* request,
                                                        v1::ListJobsResponse* response) {
-  return AnswerNow(context, "ListJobs", registry_->ListJobs(*request), response);
+  return AnswerNow("ListJobs", registry_->ListJobs(*request), response);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::GetJob(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* CoordinatorService::GetJob(grpc::CallbackServerContext*,
                                                      const v1::GetJobRequest* request,
                                                      v1::GetJobResponse* response) {
-  return AnswerNow(context, "GetJob", registry_->GetJob(*request), response);
+  return AnswerNow("GetJob", registry_->GetJob(*request), response);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::GetPlan(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* CoordinatorService::GetPlan(grpc::CallbackServerContext*,
                                                       const v1::GetPlanRequest* request,
                                                       v1::GetPlanResponse* response) {
-  return AnswerNow(context, "GetPlan", registry_->GetPlan(*request), response);
+  return AnswerNow("GetPlan", registry_->GetPlan(*request), response);
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::WatchJob(grpc::CallbackServerContext*,
@@ -117,16 +133,16 @@ grpc::ServerUnaryReactor* CoordinatorService::WatchJob(grpc::CallbackServerConte
   });
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::PutProfile(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* CoordinatorService::PutProfile(grpc::CallbackServerContext*,
                                                          const v1::PutProfileRequest* request,
                                                          v1::PutProfileResponse* response) {
-  return AnswerNow(context, "PutProfile", registry_->PutProfile(*request), response);
+  return AnswerNow("PutProfile", registry_->PutProfile(*request), response);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::GetProfile(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* CoordinatorService::GetProfile(grpc::CallbackServerContext*,
                                                          const v1::GetProfileRequest* request,
                                                          v1::GetProfileResponse* response) {
-  return AnswerNow(context, "GetProfile", registry_->GetProfile(*request), response);
+  return AnswerNow("GetProfile", registry_->GetProfile(*request), response);
 }
 
 }  // namespace sparsebalance

@@ -4,6 +4,10 @@
 #include <functional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "coordinator/service/job_registry.h"
 #include "grpcpp/support/status.h"
 #include "sparsebalance/v1/coordinator.grpc.pb.h"
@@ -17,6 +21,10 @@ class CoordinatorService : public v1::Coordinator::CallbackService {
 
   // `registry` outlives the service.
   CoordinatorService(JobRegistry* registry, RpcObserver observer);
+
+  // Waits until the answers of all calls have been handed to their connections, at most `timeout`.
+  // Returns whether they have.
+  bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
 
   grpc::ServerUnaryReactor* RegisterJob(grpc::CallbackServerContext* context,
                                         const v1::RegisterJobRequest* request,
@@ -56,14 +64,18 @@ class CoordinatorService : public v1::Coordinator::CallbackService {
                                        v1::GetProfileResponse* response) override;
 
  private:
-  template <typename Response, typename Answer>
-  grpc::ServerUnaryReactor* AnswerNow(grpc::CallbackServerContext* context, const char* method,
-                                      Answer answer, Response* response);
+  class CallReactor;
+
+  template <typename Response>
+  grpc::ServerUnaryReactor* AnswerNow(const char* method, absl::StatusOr<Response> answer,
+                                      Response* response);
   template <typename Response, typename Start>
   grpc::ServerUnaryReactor* AnswerLater(const char* method, Response* response, Start start);
 
   JobRegistry* const registry_;
   const RpcObserver observer_;
+  absl::Mutex mutex_;
+  int calls_ ABSL_GUARDED_BY(mutex_) = 0;  // that gRPC has not let go of
 };
 
 }  // namespace sparsebalance

@@ -18,7 +18,7 @@ std::string DefaultStorePath() {
 }
 
 CLI::Option* WithEnvironment(CLI::Option* option) {
-  std::string name = "SPARSEBALANCE_";
+  std::string name = "SPARSEBALANCE_COORDINATOR_";
   for (const char c : option->get_single_name()) {
     name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
@@ -55,6 +55,8 @@ std::optional<CoordinatorFlags> ParseCoordinatorFlags(int argc, char** argv, int
 
   CLI::App app("Plans the steps of long-context training jobs: one service for many jobs.",
                "sparsebalance-coordinator");
+  // Of a flag given twice the last counts, so that scripts can append to a command line.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version",
                        std::string("sparsebalance-coordinator ") + SPARSEBALANCE_VERSION);
   app.set_config("--config", "", "File with flags, one NAME=VALUE a line");

@@ -1,5 +1,5 @@
 // The command line of sparsebalance-coordinator. Every flag can also be set by an environment
-// variable (SPARSEBALANCE_ and its name in capitals) or in the file given by --config.
+// variable (SPARSEBALANCE_COORDINATOR_ and its name in capitals) or in the file given by --config.
 #pragma once
 
 #include <optional>

@@ -29,11 +29,14 @@ uint64_t HashText(const std::string& text) {
   return hash;
 }
 
-std::string MissingRanksText(const absl::Status& status) {
+// Whom a join that has not come about is waiting for.
+std::string AwaitedText(const absl::Status& status) {
   const std::optional<v1::MissingRanks> missing = planner::GetDetail<v1::MissingRanks>(status);
-  if (!missing.has_value() || missing->ranks().empty()) return Brief(status);
+  if (!missing.has_value() || missing->ranks().empty()) {
+    return absl::StrCat("the coordinator (", Brief(status), ")");
+  }
   return absl::StrCat(missing->ranks_size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(missing->ranks(), ", "));
+                      absl::StrJoin(missing->ranks(), ", "), " to join");
 }
 
 constexpr absl::Duration kPatienceBetweenLines = absl::Seconds(5);
@@ -156,12 +159,12 @@ absl::StatusOr<v1::JoinJobResponse> NodeSession::Join(std::vector<v1::RankInfo> 
     if (now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           "job ", spec_.job().name(), " is not complete after ",
-          absl::FormatDuration(options_.start_timeout), ": waiting for ",
-          MissingRanksText(status), "; start the nodes that hold them"));
+          absl::FormatDuration(options_.start_timeout), ": still waiting for ",
+          AwaitedText(status), "; start the nodes that are missing"));
     }
     if (now >= next_line) {
       options_.log(absl::StrCat("job ", spec_.job().name(), ": waiting for ",
-                                MissingRanksText(status), " to join"));
+                                AwaitedText(status)));
       next_line = now + kPatienceBetweenLines;
     }
     // A long poll that ran out was itself the pause.

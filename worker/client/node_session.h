@@ -42,7 +42,7 @@ struct NodeSessionOptions {
   absl::Duration start_timeout = absl::InfiniteDuration();
   absl::Duration rpc_timeout = absl::Seconds(10);        // calls that wait for nobody
   absl::Duration exchange_timeout = absl::Seconds(20);   // one long poll for a plan
-  absl::Duration join_poll = absl::Seconds(5);           // one long poll for members
+  absl::Duration join_poll = absl::Seconds(2);           // one long poll for members
   absl::Duration backoff_initial = absl::Milliseconds(100);
   absl::Duration backoff_max = absl::Seconds(2);
   // Telemetry of so many steps is kept while the coordinator is away; older steps are dropped.

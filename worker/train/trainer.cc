@@ -160,7 +160,8 @@ absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& b
   } else {
     chosen.plan = std::make_shared<const v1::Plan>(std::move(fallback));
     chosen.digest = vote.fallback_digest;
-    chosen.used_fallback = true;
+    // Standalone, the `length` plan is what was asked for.
+    chosen.used_fallback = dependencies_.plans != nullptr;
     if (dependencies_.plans != nullptr && rank_ == 0 && !chosen.stop) {
       dependencies_.log(absl::StrCat("step ", batch.step(), " is trained by the fallback plan: ",
                                      agreement.reason));

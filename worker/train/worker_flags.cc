@@ -267,6 +267,7 @@ void AddWorkerFlags(CLI::App& app, WorkerFlags& flags) {
   train.plan.set_padding_multiple(1);
   train.plan.set_coverage_guard(0.1);
   app.set_config("--config", "", "TOML file with any of these flags");
+  app.allow_config_extras(CLI::config_extras_mode::error);
   AddJobFlags(app, flags);
   AddPlanFlags(app, flags);
   AddModelFlags(app, flags);

@@ -41,6 +41,11 @@ absl::Status CheckRanks(const WorkerNodeOptions& options) {
         absl::StrCat("standalone, this node must hold all ", world, " ranks, not ",
                      unique.size(), "; give a coordinator or --ranks for all of them"));
   }
+  if (options.coordinator.empty() && options.replay_plans.empty() &&
+      options.policies != std::vector<std::string>{"length"}) {
+    return absl::InvalidArgumentError(
+        "without a coordinator a node trains by --policy length, or by --replay-plans");
+  }
   if (options.policies.empty()) return absl::InvalidArgumentError("--policy names no policy");
   if (std::set<std::string>(options.policies.begin(), options.policies.end()).size() !=
       options.policies.size()) {

@@ -116,6 +116,8 @@ absl::StatusOr<v1::JoinJobResponse> NodeSession::JoinOnce(bool reconnect, absl::
     request.set_next_step(first_open_step_);
     for (const v1::RankInfo& rank : ranks_) {
       *request.add_ranks() = rank;
+      // The communicator is held: its addresses are of no use in another generation.
+      if (reconnect) request.mutable_ranks()->rbegin()->clear_rendezvous();
     }
     if (reconnect) request.set_held_generation(generation_);
   }

@@ -96,7 +96,8 @@ class NodeSession : public PlanSource {
   // One call for the wanted step; false: pause before the next.
   bool ExchangeOnce();
   v1::ExchangeStepRequest NextRequest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeReply(const v1::ExchangeStepRequest& request, v1::ExchangeStepResponse reply);
+  // These two also return false where the next call should not follow at once.
+  bool TakeReply(const v1::ExchangeStepRequest& request, v1::ExchangeStepResponse reply);
   bool HandleFailure(const v1::ExchangeStepRequest& request, const absl::Status& status);
   // Registers and joins again under the held generation; false: try again later.
   bool Rejoin();

@@ -72,8 +72,7 @@ bool NodeSession::ExchangeOnce() {
     in_flight_ = nullptr;
   }
   if (!reply.ok()) return HandleFailure(request, reply.status());
-  TakeReply(request, *std::move(reply));
-  return true;
+  return TakeReply(request, *std::move(reply));
 }
 
 void NodeSession::DropReported(const v1::ExchangeStepRequest& request) {
@@ -86,13 +85,13 @@ void NodeSession::DropReported(const v1::ExchangeStepRequest& request) {
   }
 }
 
-void NodeSession::TakeReply(const v1::ExchangeStepRequest& request,
+bool NodeSession::TakeReply(const v1::ExchangeStepRequest& request,
                             v1::ExchangeStepResponse reply) {
   absl::MutexLock lock(&mutex_);
   if (reply.leader_epoch() < leader_epoch_) {
     options_.log(absl::StrCat("job ", spec_.job().name(), ": threw away a plan of leader epoch ",
                               reply.leader_epoch(), ", epoch ", leader_epoch_, " is known"));
-    return;
+    return false;
   }
   leader_epoch_ = reply.leader_epoch();
   away_ = false;
@@ -103,7 +102,8 @@ void NodeSession::TakeReply(const v1::ExchangeStepRequest& request,
     }
   }
   const uint64_t step = request.batch().step();
-  if (reply.generation() != generation_ || step < first_open_step_) return;
+  if (reply.generation() != generation_) return false;
+  if (step < first_open_step_) return true;
   PlanOffer offer;
   offer.leader_epoch = reply.leader_epoch();
   offer.generation = reply.generation();
@@ -111,6 +111,7 @@ void NodeSession::TakeReply(const v1::ExchangeStepRequest& request,
   offer.digest = reply.plan_digest();
   offer.plan = std::make_shared<const v1::Plan>(std::move(*reply.mutable_plan()));
   offer_ = std::move(offer);
+  return true;
 }
 
 bool NodeSession::HandleFailure(const v1::ExchangeStepRequest& request,
@@ -168,8 +169,14 @@ bool NodeSession::Rejoin() {
   absl::StatusOr<v1::JoinJobResponse> joined = JoinOnce(/*reconnect=*/true, options_.join_poll);
   if (joined.ok()) return Adopt(*joined);
   if (absl::IsDeadlineExceeded(joined.status())) return true;  // the poll itself was the pause
-  if (absl::IsAlreadyExists(joined.status()) || absl::IsInvalidArgument(joined.status())) {
-    absl::MutexLock lock(&mutex_);
+  absl::MutexLock lock(&mutex_);
+  if (absl::IsAborted(joined.status())) {
+    health_ = absl::AbortedError(
+        absl::StrCat("this node cannot go on in generation ", generation_, " (",
+                     std::string(joined.status().message()),
+                     "); restart it from the last checkpoint to join the new one"));
+  } else if (absl::IsAlreadyExists(joined.status()) ||
+             absl::IsInvalidArgument(joined.status())) {
     health_ = joined.status();
   }
   return false;

@@ -106,7 +106,7 @@ class PlanRecordTest : public ::testing::Test {
  protected:
   void Write(const std::string& name, const std::vector<v1::PlanRecord>& records,
              size_t local_ranks = 1) {
-    auto recorder = PlanRecorder::Open(folder_ / name);
+    auto recorder = PlanRecorder::Open(folder_ / name, /*append=*/false);
     ASSERT_TRUE(recorder.ok()) << recorder.status();
     for (const v1::PlanRecord& record : records) {
       ASSERT_TRUE((*recorder)->Add(record, local_ranks).ok());

@@ -67,9 +67,10 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(const WorkerNodeOptions& 
                                    train.checkpoint_dir, ", starting anew"));
   }
   if (!options.output_dir.empty()) {
-    SB_ASSIGN_OR_RETURN(run->recorder_, PlanRecorder::Open(absl::StrCat(
-                                            options.output_dir, "/plans/", policy, "/",
-                                            options.session.node_id, ".jsonl")));
+    SB_ASSIGN_OR_RETURN(run->recorder_,
+                        PlanRecorder::Open(absl::StrCat(options.output_dir, "/plans/", policy, "/",
+                                                        options.session.node_id, ".jsonl"),
+                                           /*append=*/run->checkpoint_.has_value()));
   }
   if (!options.replay_plans.empty()) {
     SB_ASSIGN_OR_RETURN(run->replay_, PlanReplay::Load(options.replay_plans));

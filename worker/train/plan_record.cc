@@ -50,11 +50,12 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::vector<std::string>&
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PlanRecorder>> PlanRecorder::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<PlanRecorder>> PlanRecorder::Open(const std::string& path,
+                                                                 bool append) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  std::FILE* file = std::fopen(path.c_str(), "ae");
+  std::FILE* file = std::fopen(path.c_str(), append ? "ae" : "we");
   if (file == nullptr) {
     return absl::UnavailableError(
         absl::StrCat("cannot write the record of plans ", path, ": ", SystemReason()));

@@ -20,8 +20,9 @@ namespace sparsebalance {
 // Thread-safe: the ranks of a node write to one recorder.
 class PlanRecorder {
  public:
-  // Appends to `path`, creating it and its folder. UNAVAILABLE with the system's reason.
-  static absl::StatusOr<std::unique_ptr<PlanRecorder>> Open(const std::string& path);
+  // Creates `path` and its folder; `append` keeps what a run recorded before it was resumed.
+  // UNAVAILABLE with the system's reason.
+  static absl::StatusOr<std::unique_ptr<PlanRecorder>> Open(const std::string& path, bool append);
   ~PlanRecorder();
 
   // Adds `record.plan` (one rank's) to the step; the line is written once all `local_ranks` are in.

@@ -89,7 +89,7 @@ TEST_F(ResumeTest, StepTenIsBitEqualWithReplayedPlansOfChangingBudgets) {
   recorded.plans = {&a, &b};
   std::vector<std::unique_ptr<PlanRecorder>> recorders;
   for (const char* name : {"plans/node-0.jsonl", "plans/node-1.jsonl"}) {
-    auto recorder = PlanRecorder::Open(folder_ / name);
+    auto recorder = PlanRecorder::Open(folder_ / name, /*append=*/false);
     ASSERT_TRUE(recorder.ok());
     recorders.push_back(*std::move(recorder));
     recorded.recorders.push_back(recorders.back().get());
@@ -199,7 +199,7 @@ TEST_F(ResumeTest, ACheckpointOfOtherDataModelOrSeedIsRefused) {
 TEST_F(ResumeTest, AReplayThatEndsEarlyIsAnErrorAndNotAFallback) {
   RunSetup recorded = Setup("");
   for (TrainOptions& options : recorded.options) options.steps = 4;
-  auto recorder = PlanRecorder::Open(folder_ / "p.jsonl");
+  auto recorder = PlanRecorder::Open(folder_ / "p.jsonl", /*append=*/false);
   ASSERT_TRUE(recorder.ok());
   recorded.recorders = {recorder->get(), recorder->get()};
   ExpectOk(RunRanks(recorded));

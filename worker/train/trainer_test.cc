@@ -105,7 +105,7 @@ TEST_F(TrainerTest, EverySequenceOfAnEpochIsTrainedExactlyOnce) {
     options.global_batch_size = 7;  // does not divide 24: the fourth batch holds 3
     options.steps = 8;              // two epochs
   }
-  auto recorder = PlanRecorder::Open(folder_ / "plans.jsonl");
+  auto recorder = PlanRecorder::Open(folder_ / "plans.jsonl", /*append=*/false);
   ASSERT_TRUE(recorder.ok());
   setup.recorders = {recorder->get(), recorder->get()};
   ExpectAllFinished(RunRanks(setup));

@@ -203,7 +203,8 @@ void AddMachineFlags(CLI::App& app, WorkerFlags& flags) {
   group->add_flag("--profile-at-start,!--no-profile-at-start", flags.node.profile_at_start,
                   "measure a latency profile where the coordinator has none (on by default)");
   group->add_option("--output", flags.node.output_dir,
-                    "folder for plans/, steps.jsonl and summary.json; empty: nothing is written");
+                    "folder for plans/, steps.jsonl and summary.json; empty: nothing is written")
+      ->capture_default_str();
   group->add_option("--metrics-listen", flags.node.metrics_listen,
                     "host:port of this worker's /metrics; empty: none");
   group->add_option("--log-format", flags.log_format, "text or json")

@@ -179,7 +179,8 @@ absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
   if (holds_rank_0 && !options.output_dir.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options.output_dir, error);
-    steps_file.open(options.output_dir + "/steps.jsonl", std::ios::app);
+    steps_file.open(options.output_dir + "/steps.jsonl",
+                    options.train.resume ? std::ios::app : std::ios::trunc);
     if (!steps_file) {
       return absl::InvalidArgumentError(
           absl::StrCat("cannot write to the output folder ", options.output_dir));

@@ -31,7 +31,8 @@ struct WorkerNodeOptions {
   std::string bind_host = "127.0.0.1";  // where this node's ranks listen for the others
   std::string interface;                // or: the network interface to listen on
 
-  std::string output_dir;  // plans/, steps.jsonl and summary.json; empty: nothing is written
+  // Gets plans/, steps.jsonl and summary.json; empty: nothing is written.
+  std::string output_dir = "sparsebalance-output";
   std::vector<std::string> replay_plans;  // files or folders; empty: plans of the coordinator
   // Measure a latency profile at start where the coordinator has none for this device and model.
   bool profile_at_start = true;

@@ -52,7 +52,8 @@ absl::Status CoverageMemory::Observe(uint64_t id, uint64_t tokens, const v1::Cov
   std::array<uint16_t, kStored> coverage{};
   const std::vector<uint32_t> grid = CoverageGrid(blocks);
   for (size_t j = 1; j + 1 < grid.size() && j <= kStored; ++j) {
-    coverage[j - 1] = static_cast<uint16_t>(CoverageAt(curve, blocks, grid[j]) * kUnit + 0.5);
+    coverage[j - 1] =
+        static_cast<uint16_t>(std::lround(CoverageAt(curve, blocks, grid[j]) * kUnit));
   }
   Store(id, tokens, coverage);
   LearnAverage(blocks, curve);

@@ -1,12 +1,11 @@
 #include "coordinator/planner/latency_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace sparsebalance::planner {
 
-int64_t ToFixed(double value) {
-  return static_cast<int64_t>(value * static_cast<double>(kFixedOne) + 0.5);
-}
+int64_t ToFixed(double value) { return std::llround(value * static_cast<double>(kFixedOne)); }
 
 v1::LatencyModel DefaultLatencyModel() {
   v1::LatencyModel model;
@@ -20,8 +19,8 @@ v1::LatencyModel DefaultLatencyModel() {
 
 LatencyPredictor::LatencyPredictor(const v1::LatencyModel& model, uint32_t block_tokens)
     : block_tokens_(block_tokens),
-      constant_ns_(static_cast<int64_t>(model.constant_ms() * 1e6 + 0.5)),
-      step_constant_ns_(static_cast<int64_t>(model.step_constant_ms() * 1e6 + 0.5)),
+      constant_ns_(std::llround(model.constant_ms() * 1e6)),
+      step_constant_ns_(std::llround(model.step_constant_ms() * 1e6)),
       per_token_(ToFixed(model.per_token_ms() * 1e6)),
       per_block_pair_(ToFixed(model.per_pair_ms() * 1e6 * block_tokens * block_tokens)),
       router_(ToFixed(model.router_ms_per_token_block() * 1e6)),

@@ -1,6 +1,7 @@
 #include "coordinator/planner/problem.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -14,8 +15,7 @@ namespace sparsebalance::planner {
 namespace {
 
 int64_t ToCoverage(double value) {
-  return static_cast<int64_t>(std::clamp(value, 0.0, 1.0) * static_cast<double>(kFullCoverage) +
-                              0.5);
+  return std::llround(std::clamp(value, 0.0, 1.0) * static_cast<double>(kFullCoverage));
 }
 
 int64_t Interpolate(absl::Span<const CurvePoint> curve, int32_t budget) {

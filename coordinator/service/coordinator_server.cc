@@ -174,6 +174,8 @@ absl::Status CoordinatorServer::Drain() {
   Parts& p = *parts_;
   if (!p.serving.exchange(false)) return absl::OkStatus();
   p.server->GetHealthCheckService()->SetServingStatus(false);
+  // What failed so far was tried again since or is no news; what counts is what is written now.
+  p.writer->Flush().IgnoreError();
   p.registry->Shutdown();
   if (!p.service->WaitUntilIdle(p.config.options.drain_timeout)) {
     spdlog::warn("some answers did not reach their callers within {}",

@@ -322,6 +322,9 @@ TEST_F(ProgramTest, WhatCannotStartSaysSoInOneLineAndExitsWithTwo) {
   expect_refused({"--listen", "7070", "--store", "memory"}, "HOST:PORT");
   expect_refused({"--lease", "-3"}, "--lease");
   expect_refused({"--no-such-flag"}, "--no-such-flag");
+  expect_refused({"--config", folder_ / "missing.conf"}, "missing.conf");
+  std::ofstream(folder_ / "typo.conf") << "lisen=127.0.0.1:0\n";
+  expect_refused({"--config", folder_ / "typo.conf"}, "lisen");
   expect_refused({"--listen", any, "--store", "memory", "--metrics-listen",
                   absl::StrCat("127.0.0.1:", metrics_port_)},
                  absl::StrCat("127.0.0.1:", metrics_port_));
@@ -337,8 +340,9 @@ TEST_F(ProgramTest, ADamagedStoreIsSetAsideAndTheProgramGoesOn) {
   client_->Register("job");
 }
 
-TEST_F(ProgramTest, LogsAreJsonWhereAsked) {
-  const auto program = Start({"--log-format", "json"});
+TEST_F(ProgramTest, LogsAreJsonWhereAskedInAConfigurationFile) {
+  std::ofstream(folder_ / "coordinator.conf") << "log-format=json\nlease=12.5\n";
+  const auto program = Start({"--config", folder_ / "coordinator.conf"});
   EXPECT_THAT(program->Line(0), AllOf(HasSubstr("{\"time\":\"20"), HasSubstr("\"level\":\"info\""),
                                       HasSubstr("\"message\":\"")));
 }

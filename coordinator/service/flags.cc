@@ -60,6 +60,7 @@ std::optional<CoordinatorFlags> ParseCoordinatorFlags(int argc, char** argv, int
   app.set_version_flag("--version",
                        std::string("sparsebalance-coordinator ") + SPARSEBALANCE_VERSION);
   app.set_config("--config", "", "File with flags, one NAME=VALUE a line");
+  app.allow_config_extras(CLI::config_extras_mode::error);
   WithEnvironment(app.add_option("--listen", listen, "HOST:PORT of the gRPC service; port 0: any")
                       ->capture_default_str());
   WithEnvironment(app.add_option("--metrics-listen", metrics_listen,

@@ -16,6 +16,11 @@ std::string JoinBytes(v1::JoinJobRequest request) {
   return request.SerializeAsString();
 }
 
+bool BringsRendezvous(const google::protobuf::RepeatedPtrField<v1::RankInfo>& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [](const v1::RankInfo& rank) { return !rank.rendezvous().empty(); });
+}
+
 }  // namespace
 
 Membership::Membership(JobId id, uint32_t rank_count, uint64_t generation, bool finished,
@@ -36,6 +41,13 @@ absl::Status Membership::Stale(const std::string& message, uint64_t incarnation)
   absl::Status status = absl::AbortedError(message);
   planner::AttachDetail(status, detail);
   return status;
+}
+
+absl::Status Membership::HeldIsLost(uint64_t held, uint64_t incarnation) const {
+  return Stale(absl::StrCat("generation ", held,
+                            " cannot be kept: another node comes without it, or a later one was "
+                            "formed; join again with held_generation 0 and fresh rendezvous"),
+               incarnation);
 }
 
 bool Membership::Retries(const Seat& seat, const v1::JoinJobRequest& request) const {
@@ -77,6 +89,11 @@ absl::Status Membership::Join(const v1::JoinJobRequest& request, absl::Time now,
   }
   if (absl::Status status = CheckConflicts(request); !status.ok()) return status;
   const auto seat = seats_.find(node_id);
+  if (request.held_generation() != 0 && request.held_generation() < generation_ &&
+      !BringsRendezvous(request.ranks())) {
+    // Refused before it can end the generation that there is.
+    return HeldIsLost(request.held_generation(), request.incarnation());
+  }
   const bool same_process =
       seat != seats_.end() && seat->second.incarnation == request.incarnation();
   if (formed_ && same_process && Retries(seat->second, request)) {
@@ -94,10 +111,7 @@ absl::Status Membership::Join(const v1::JoinJobRequest& request, absl::Time now,
   RefuseHeld(changes);
   Seat& placed = seats_.at(node_id);
   if (placed.state != SeatState::kJoining) {
-    return Stale(absl::StrCat("generation ", request.held_generation(),
-                              " cannot be kept: another node comes without it, or a later one was "
-                              "formed; join again with held_generation 0 and fresh rendezvous"),
-                 placed.incarnation);
+    return HeldIsLost(request.held_generation(), placed.incarnation);
   }
   ++placed.waits;
   if (ReadyToForm(now)) {
@@ -110,9 +124,7 @@ absl::Status Membership::Join(const v1::JoinJobRequest& request, absl::Time now,
 void Membership::Place(const v1::JoinJobRequest& request, absl::Time now) {
   const std::string& node_id = request.node_id();
   std::vector<v1::RankInfo> ranks(request.ranks().begin(), request.ranks().end());
-  const bool brought = std::any_of(ranks.begin(), ranks.end(), [](const v1::RankInfo& rank) {
-    return !rank.rendezvous().empty();
-  });
+  const bool brought = BringsRendezvous(request.ranks());
   int waits = 0;
   if (const auto old = seats_.find(node_id); old != seats_.end()) {
     // Calls of the process that still wait here end later and are counted then.

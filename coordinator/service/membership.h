@@ -120,6 +120,7 @@ class Membership {
     absl::Time last_seen;
   };
 
+  absl::Status HeldIsLost(uint64_t held, uint64_t incarnation) const;
   bool Retries(const Seat& seat, const v1::JoinJobRequest& request) const;
   absl::Status CheckConflicts(const v1::JoinJobRequest& request) const;
   void Place(const v1::JoinJobRequest& request, absl::Time now);

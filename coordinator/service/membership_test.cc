@@ -23,15 +23,15 @@ TEST_F(MembershipTest, ANodeWaitsUntilAllRanksAreIn) {
   const JoinPending b = coordinator_.Join("job", "b", {1});
   ASSERT_TRUE(a.answered() && b.answered());
   ASSERT_TRUE(a.get().ok()) << a.status();
-  EXPECT_EQ(a->generation(), 1);
-  EXPECT_EQ(b->generation(), 1);
+  EXPECT_EQ(a->generation(), 1u);
+  EXPECT_EQ(b->generation(), 1u);
   ASSERT_EQ(a->members_size(), 3);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(a->members(rank).rank(), static_cast<uint32_t>(rank));
     EXPECT_EQ(a->members(rank).node_id(), rank == 1 ? "b" : "a");
   }
   EXPECT_EQ(a->members(2).rendezvous(), "a/2#1");
-  EXPECT_EQ(a->lease_ms(), 10'000);
+  EXPECT_EQ(a->lease_ms(), 10'000u);
   EXPECT_LT(a->heartbeat_ms(), a->lease_ms() / 2);
   EXPECT_EQ(coordinator_.Status("job").state(), v1::JOB_STATE_TRAINING);
 }
@@ -77,7 +77,7 @@ TEST_F(MembershipTest, ARankHeldByAnotherNodeIsRefusedWithItsHolder) {
   ASSERT_TRUE(b.answered());
   EXPECT_EQ(b.status().code(), absl::StatusCode::kAlreadyExists);
   const auto conflict = Detail<v1::RankConflict>(b.status());
-  EXPECT_EQ(conflict.rank(), 0);
+  EXPECT_EQ(conflict.rank(), 0u);
   EXPECT_EQ(conflict.holder_node_id(), "a");
 }
 
@@ -102,15 +102,15 @@ TEST_F(MembershipTest, StaleGenerationsAndIncarnationsAreAbortedWithTheCurrentOn
   coordinator_.FormPair("job");
   const absl::Status generation = coordinator_.Heartbeat(Coordinator::Key("job", "a", 9));
   EXPECT_EQ(generation.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(Detail<v1::StaleMember>(generation).current_generation(), 1);
+  EXPECT_EQ(Detail<v1::StaleMember>(generation).current_generation(), 1u);
   EXPECT_EQ(Detail<v1::StaleMember>(generation).current_leader_epoch(),
             coordinator_.epoch->current());
   const absl::Status incarnation = coordinator_.Heartbeat(Coordinator::Key("job", "a", 1, 9));
   EXPECT_EQ(incarnation.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(Detail<v1::StaleMember>(incarnation).current_incarnation(), 1);
+  EXPECT_EQ(Detail<v1::StaleMember>(incarnation).current_incarnation(), 1u);
   const absl::Status stranger = coordinator_.Heartbeat(Coordinator::Key("job", "c"));
   EXPECT_EQ(stranger.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(Detail<v1::StaleMember>(stranger).current_incarnation(), 0);
+  EXPECT_EQ(Detail<v1::StaleMember>(stranger).current_incarnation(), 0u);
 }
 
 TEST_F(MembershipTest, AnOlderProcessOfANodeCannotComeBack) {
@@ -118,7 +118,7 @@ TEST_F(MembershipTest, AnOlderProcessOfANodeCannotComeBack) {
   coordinator_.Join("job", "a", {0}, 5);
   const JoinPending old = coordinator_.Join("job", "a", {0}, 4);
   EXPECT_EQ(old.status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(Detail<v1::StaleMember>(old.status()).current_incarnation(), 5);
+  EXPECT_EQ(Detail<v1::StaleMember>(old.status()).current_incarnation(), 5u);
 }
 
 TEST_F(MembershipTest, ANewIncarnationEndsTheGenerationAndEveryWaiterIsToldAtOnce) {
@@ -133,8 +133,8 @@ TEST_F(MembershipTest, ANewIncarnationEndsTheGenerationAndEveryWaiterIsToldAtOnc
             absl::StatusCode::kAborted);
   const JoinPending a = coordinator_.Join("job", "a", {0});
   ASSERT_TRUE(a.answered() && b.answered());
-  EXPECT_EQ(a->generation(), 2);
-  EXPECT_EQ(a->members(1).incarnation(), 2);
+  EXPECT_EQ(a->generation(), 2u);
+  EXPECT_EQ(a->members(1).incarnation(), 2u);
 }
 
 TEST_F(MembershipTest, AHeldGenerationCannotBeKeptOnceAnotherNodeComesWithoutIt) {
@@ -148,7 +148,7 @@ TEST_F(MembershipTest, AHeldGenerationCannotBeKeptOnceAnotherNodeComesWithoutIt)
   EXPECT_FALSE(b.answered());
   const JoinPending fresh = coordinator_.Join("job", "a", {0});
   ASSERT_TRUE(fresh.answered() && b.answered());
-  EXPECT_EQ(b->generation(), 2);
+  EXPECT_EQ(b->generation(), 2u);
   EXPECT_EQ(b->members(0).rendezvous(), "a/0#1");
 }
 
@@ -162,11 +162,32 @@ TEST_F(MembershipTest, AWaitingNodeIsToldWhenItsHeldGenerationIsLost) {
   EXPECT_FALSE(b.answered());
 }
 
+TEST_F(MembershipTest, ANodeThatBringsRendezvousWithItsHeldGenerationJoinsTheNextOne) {
+  coordinator_.FormPair("job");
+  coordinator_.Join("job", "b", {1}, 2);
+  v1::JoinJobRequest request = coordinator_.JoinRequest("job", "a", {0});
+  request.set_held_generation(1);
+  const JoinPending a = coordinator_.Join(request);
+  ASSERT_TRUE(a.answered() && a.get().ok());
+  EXPECT_EQ(a->generation(), 2u);
+  EXPECT_EQ(a->members(1).incarnation(), 2u);
+}
+
+TEST_F(MembershipTest, ALateJoinUnderAnOldGenerationDoesNotEndTheCurrentOne) {
+  coordinator_.FormPair("job");
+  coordinator_.Join("job", "b", {1}, 2);
+  coordinator_.Join("job", "a", {0});
+  const JoinPending late = coordinator_.Rejoin("job", "a", {0}, 1);
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Detail<v1::StaleMember>(late.status()).current_generation(), 2u);
+  EXPECT_TRUE(coordinator_.Heartbeat(Coordinator::Key("job", "a", 2)).ok());
+}
+
 TEST_F(MembershipTest, ARetriedJoinGetsTheSameGeneration) {
   coordinator_.FormPair("job");
   const JoinPending again = coordinator_.Join("job", "a", {0});
   ASSERT_TRUE(again.answered() && again.get().ok());
-  EXPECT_EQ(again->generation(), 1);
+  EXPECT_EQ(again->generation(), 1u);
   EXPECT_TRUE(coordinator_.Heartbeat(Coordinator::Key("job", "b")).ok());
 }
 
@@ -177,7 +198,7 @@ TEST_F(MembershipTest, AMemberThatJoinsAfreshWantsANewGeneration) {
   EXPECT_FALSE(a.answered());
   const JoinPending b = coordinator_.Join("job", "b", {1});
   ASSERT_TRUE(a.answered() && b.answered());
-  EXPECT_EQ(b->generation(), 2);
+  EXPECT_EQ(b->generation(), 2u);
 }
 
 TEST_F(MembershipTest, ALeaseThatRunsOutIsToldToEveryWaiterAtOnce) {
@@ -246,7 +267,7 @@ TEST_F(MembershipTest, PartitionedNodesThatComeBackTogetherKeepTheirGeneration) 
   const JoinPending a = coordinator_.Rejoin("job", "a", {0}, 1, 40);
   const JoinPending b = coordinator_.Rejoin("job", "b", {1}, 1, 40);
   ASSERT_TRUE(a.answered() && a.get().ok());
-  EXPECT_EQ(a->generation(), 1);
+  EXPECT_EQ(a->generation(), 1u);
   EXPECT_TRUE(coordinator_.Heartbeat(Coordinator::Key("job", "b")).ok());
 }
 
@@ -326,7 +347,7 @@ TEST_F(MembershipTest, ShutdownTellsEveryWaiterToComeBackLater) {
   coordinator_.registry->Shutdown();
   for (const absl::Status& status : {waiting.status(), joining.status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_GT(Detail<v1::RetryLater>(status).retry_after_ms(), 0);
+    EXPECT_GT(Detail<v1::RetryLater>(status).retry_after_ms(), 0u);
   }
   EXPECT_EQ(coordinator_.Heartbeat(Coordinator::Key("job", "a")).code(),
             absl::StatusCode::kUnavailable);

@@ -71,12 +71,12 @@ TEST_F(RegisterTest, AnotherSpecReplacesAJobWithoutNodes) {
   const auto answer = Register(other);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->created());
-  EXPECT_EQ(coordinator_.Status("job").spec().plan().base_budget_blocks(), 9);
+  EXPECT_EQ(coordinator_.Status("job").spec().plan().base_budget_blocks(), 9u);
   // Generations go on: one number never stands for two memberships.
   const JoinPending a = coordinator_.Join("job", "a", {0}, 2);
   const JoinPending b = coordinator_.Join("job", "b", {1}, 2);
   ASSERT_TRUE(b.answered());
-  EXPECT_EQ(a->generation(), 2);
+  EXPECT_EQ(a->generation(), 2u);
 }
 
 TEST_F(RegisterTest, AnUnknownPolicyIsRefusedWithTheKnownOnes) {

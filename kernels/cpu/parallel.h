@@ -4,33 +4,29 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
+#include <type_traits>
 
 namespace sparsebalance::kernels::cpu {
 
 namespace internal {
-inline thread_local int thread_index = 0;
-}
+// Calls run(context, i) for i in [0, count) with `threads` threads. Not a template on purpose: the
+// compiler then makes one copy of a body, not one for each way to call it. Two copies may be
+// vectorized differently, and results would depend on the number of threads.
+void RunUnits(int threads, int64_t count, void (*run)(void* context, int64_t unit), void* context);
+}  // namespace internal
 
 // The calling thread's place in the team of the enclosing ParallelFor, in [0, threads): not
 // OpenMP's own number, which is that of a caller's team where ParallelFor needs none.
-inline int ThreadIndex() { return internal::thread_index; }
+int ThreadIndex();
 
 // Runs body(i) for i in [0, count). Units are handed out as threads become free, so each must
 // write where no other does and must not depend on `threads`.
 template <typename Body>
 void ParallelFor(int threads, int64_t count, Body&& body) {
-  if (threads == 1 || count <= 1) {
-    internal::thread_index = 0;
-    for (int64_t i = 0; i < count; ++i) body(i);
-    return;
-  }
-#pragma omp parallel num_threads(threads)
-  {
-    internal::thread_index = omp_get_thread_num();
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < count; ++i) body(i);
-  }
+  using Callable = std::remove_reference_t<Body>;
+  internal::RunUnits(
+      threads, count, [](void* context, int64_t unit) { (*static_cast<Callable*>(context))(unit); },
+      const_cast<std::remove_const_t<Callable>*>(&body));
 }
 
 // Runs body(begin, end) over [0, count) in pieces of `grain`.

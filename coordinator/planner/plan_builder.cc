@@ -49,8 +49,8 @@ void FillCoverage(const Problem& problem, const Solution& solution, int64_t cove
   plan.set_mean_coverage(n == 0 ? 1.0 : static_cast<double>(coverage_sum) / n / full);
   plan.set_baseline_mean_coverage(
       n == 0 ? 1.0 : static_cast<double>(problem.base_coverage_sum()) / n / full);
-  plan.set_token_weighted_mean_coverage(
-      tokens == 0 ? 1.0 : static_cast<double>(weighted / tokens) / full);
+  const auto weighted_mean = static_cast<int64_t>(tokens == 0 ? kFullCoverage : weighted / tokens);
+  plan.set_token_weighted_mean_coverage(static_cast<double>(weighted_mean) / full);
   plan.set_min_coverage_ratio(least_ratio);
   plan.set_global_supervised_tokens(supervised);
 }

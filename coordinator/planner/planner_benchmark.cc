@@ -38,7 +38,7 @@ v1::PlanRequest Job(int64_t sequences, int64_t ranks, int64_t stages, const std:
 void BM_MakePlan(benchmark::State& state, const std::string& policy, int64_t stages) {
   const v1::PlanRequest request = Job(state.range(0), state.range(1), stages, policy);
   double gap = 0;
-  for (auto _ : state) {
+  for (auto _ : state) {  // NOLINT(clang-analyzer-deadcode.DeadStores)
     const auto plan = MakePlan(request);
     if (!plan.ok()) state.SkipWithError(plan.status().ToString().c_str());
     gap = plan->predicted_step_ms() / plan->lower_bound_ms() - 1;

@@ -55,6 +55,7 @@ struct SqliteStore::Statements {
       }
       return *std::move(statement);
     };
+    // NOLINTBEGIN(bugprone-suspicious-missing-comma): long statements are two literals
     constexpr std::string_view kSql[] = {
         "SELECT epoch FROM leader",
         "UPDATE leader SET epoch = ?1",
@@ -78,6 +79,7 @@ struct SqliteStore::Statements {
         "DELETE FROM jobs WHERE namespace = ?1 AND name = ?2",
         "DELETE FROM consumed WHERE namespace = ?1 AND name = ?2",
     };
+    // NOLINTEND(bugprone-suspicious-missing-comma)
     std::vector<SqliteStatement> made;
     made.reserve(std::size(kSql));
     for (const std::string_view sql : kSql) {

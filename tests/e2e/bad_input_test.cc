@@ -107,8 +107,8 @@ TEST_F(BadInputTest, AnotherSpecUnderALiveName) {
 TEST_F(BadInputTest, TwoNodesWithTheSameRank) {
   auto first = cluster_->StartWorker(2, 0, {"--job", "twice", "--no-profile-at-start"});
   ASSERT_TRUE(first->WaitForLine("waiting for rank 1").has_value()) << first->Output();
-  auto second = cluster_->StartWorker(2, 0, {"--job", "twice", "--node-id", "other",
-                                             "--no-profile-at-start"});
+  auto second = cluster_->StartWorker(
+      2, 0, {"--job", "twice", "--node-id", "other", "--no-profile-at-start"});
   EXPECT_EQ(second->Wait(), kRefused) << second->Output();
   EXPECT_THAT(second->Output(), HasSubstr("rank 0"));
   first->Signal(SIGTERM);

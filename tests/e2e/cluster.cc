@@ -41,8 +41,7 @@ std::vector<std::string> Cluster::WorkerArguments(int ranks, int rank,
 
 std::vector<v1::PlanRecord> Cluster::Records(const std::string& policy) const {
   std::vector<v1::PlanRecord> records;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(output() + "/plans/" + policy)) {
+  for (const auto& entry : std::filesystem::directory_iterator(output() + "/plans/" + policy)) {
     std::ifstream in(entry.path());
     for (std::string line; std::getline(in, line);) {
       v1::PlanRecord record;

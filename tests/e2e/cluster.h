@@ -28,8 +28,8 @@ class Cluster {
     uint64_t state = 12345;
     const auto next = [&state] { return (state = state * 6364136223846793005u + 1) >> 33; };
     for (int d = 0; d < documents; ++d) {
-      const auto length = static_cast<uint64_t>(shortest) +
-                          next() % static_cast<uint64_t>(longest - shortest + 1);
+      const auto length =
+          static_cast<uint64_t>(shortest) + next() % static_cast<uint64_t>(longest - shortest + 1);
       std::string text;
       while (text.size() < length) {
         absl::StrAppend(&text, (d * 7 + static_cast<int>(text.size()) / 50) % 10, " and ");

@@ -22,7 +22,8 @@ TEST(TrainingTest, TwoWorkersTrainAnEpochByPlansAndLeaveASummary) {
   Cluster cluster;
   cluster.PackData(/*documents=*/90, /*shortest=*/20, /*longest=*/500);
   cluster.StartCoordinator();
-  const std::vector<std::string> flags = {"--steps", "12"};  // an epoch: 11 batches of 8 and one of 2
+  const std::vector<std::string> flags = {"--steps",
+                                          "12"};  // an epoch: 11 batches of 8 and one of 2
   auto one = cluster.StartWorker(2, 1, flags);
   auto zero = cluster.StartWorker(2, 0, flags);
   ASSERT_EQ(zero->Wait(), 0) << zero->Output();
@@ -42,9 +43,9 @@ TEST(TrainingTest, TwoWorkersTrainAnEpochByPlansAndLeaveASummary) {
   EXPECT_EQ(policy.at("fallback_steps"), 0);
   EXPECT_LT(policy.at("loss_last"), policy.at("loss_first"));
   EXPECT_GE(policy.at("imbalance_mean"), 1.0);
-  for (const char* field : {"step_ms_mean", "step_ms_p50", "speedup", "idle_fraction",
-                            "coverage_mean", "plan_wait_ms_mean", "prediction_error_mean",
-                            "tokens"}) {
+  for (const char* field :
+       {"step_ms_mean", "step_ms_p50", "speedup", "idle_fraction", "coverage_mean",
+        "plan_wait_ms_mean", "prediction_error_mean", "tokens"}) {
     EXPECT_TRUE(policy.at(field).is_number()) << field;
   }
 
@@ -62,8 +63,8 @@ TEST(TrainingTest, SeveralPoliciesTrainSideBySideOnTheSameBatches) {
   Cluster cluster;
   cluster.PackData(60, 20, 500);
   cluster.StartCoordinator();
-  const std::vector<std::string> flags = {"--steps", "6", "--block-steps", "2", "--policy",
-                                          "none,length,paper,sparsebalance"};
+  const std::vector<std::string> flags = {"--steps", "6",        "--block-steps",
+                                          "2",       "--policy", "none,length,paper,sparsebalance"};
   auto one = cluster.StartWorker(2, 1, flags);
   auto zero = cluster.StartWorker(2, 0, flags);
   ASSERT_EQ(zero->Wait(), 0) << zero->Output();
@@ -132,8 +133,9 @@ TEST(TrainingTest, SigtermFinishesTheStepCheckpointsAndAResumeTrainsTheRestOnce)
   Cluster cluster;
   cluster.PackData(160, 200, 500);
   cluster.StartCoordinator();
-  std::vector<std::string> flags = {"--steps", "20", "--checkpoint-dir", cluster.checkpoints(),
-                                    "--hidden-size", "96", "--layers", "3"};
+  std::vector<std::string> flags = {
+      "--steps",       "20", "--checkpoint-dir", cluster.checkpoints(),
+      "--hidden-size", "96", "--layers",         "3"};
   {
     auto one = cluster.StartWorker(2, 1, flags);
     auto zero = cluster.StartWorker(2, 0, flags);
@@ -156,11 +158,16 @@ TEST(TrainingTest, AfterAWorkersDeathTheOthersStopAndAllResumeFromTheCheckpoint)
   Cluster cluster;
   cluster.PackData(160, 200, 500);
   cluster.StartCoordinator();
-  std::vector<std::string> flags = {"--steps",         "20",
-                                    "--checkpoint-dir", cluster.checkpoints(),
-                                    "--checkpoint-every", "5",
-                                    "--hidden-size",    "96",
-                                    "--layers",         "3"};
+  std::vector<std::string> flags = {"--steps",
+                                    "20",
+                                    "--checkpoint-dir",
+                                    cluster.checkpoints(),
+                                    "--checkpoint-every",
+                                    "5",
+                                    "--hidden-size",
+                                    "96",
+                                    "--layers",
+                                    "3"};
   {
     auto one = cluster.StartWorker(2, 1, flags);
     auto zero = cluster.StartWorker(2, 0, flags);

@@ -126,7 +126,7 @@ size_t ChildProcess::lines() {
 }
 
 std::string Program(const std::string& name) {
-  const char* folder = std::getenv("SPARSEBALANCE_BIN_DIR");
+  const char* folder = std::getenv("SPARSEBALANCE_BIN_DIR");  // NOLINT(concurrency-mt-unsafe)
   EXPECT_NE(folder, nullptr) << "run through ctest, which sets SPARSEBALANCE_BIN_DIR";
   return std::string(folder == nullptr ? "." : folder) + "/" + name;
 }

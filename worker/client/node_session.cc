@@ -90,8 +90,8 @@ absl::Status NodeSession::RegisterWithRetry(absl::Time deadline) {
     if (now >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("no coordinator answered at ", options_.address, " within ",
-                       absl::FormatDuration(options_.start_timeout), " (last: ",
-                       Brief(response.status()), "); start one or give its address"));
+                       absl::FormatDuration(options_.start_timeout),
+                       " (last: ", Brief(response.status()), "); start one or give its address"));
     }
     if (now >= next_line) {
       options_.log(absl::StrCat("waiting for the coordinator at ", options_.address, " (",
@@ -159,14 +159,13 @@ absl::StatusOr<v1::JoinJobResponse> NodeSession::Join(std::vector<v1::RankInfo> 
     }
     const absl::Time now = absl::Now();
     if (now >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "job ", spec_.job().name(), " is not complete after ",
-          absl::FormatDuration(options_.start_timeout), ": still waiting for ",
-          AwaitedText(status), "; start the nodes that are missing"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("job ", spec_.job().name(), " is not complete after ",
+                       absl::FormatDuration(options_.start_timeout), ": still waiting for ",
+                       AwaitedText(status), "; start the nodes that are missing"));
     }
     if (now >= next_line) {
-      options_.log(absl::StrCat("job ", spec_.job().name(), ": waiting for ",
-                                AwaitedText(status)));
+      options_.log(absl::StrCat("job ", spec_.job().name(), ": waiting for ", AwaitedText(status)));
       next_line = now + kPatienceBetweenLines;
     }
     // A long poll that ran out was itself the pause.

@@ -40,9 +40,9 @@ struct NodeSessionOptions {
   uint64_t incarnation = 0;
   // How long to wait for a coordinator or for the other nodes at start; infinite by default.
   absl::Duration start_timeout = absl::InfiniteDuration();
-  absl::Duration rpc_timeout = absl::Seconds(10);        // calls that wait for nobody
-  absl::Duration exchange_timeout = absl::Seconds(20);   // one long poll for a plan
-  absl::Duration join_poll = absl::Seconds(2);           // one long poll for members
+  absl::Duration rpc_timeout = absl::Seconds(10);       // calls that wait for nobody
+  absl::Duration exchange_timeout = absl::Seconds(20);  // one long poll for a plan
+  absl::Duration join_poll = absl::Seconds(2);          // one long poll for members
   absl::Duration backoff_initial = absl::Milliseconds(100);
   absl::Duration backoff_max = absl::Seconds(2);
   // Telemetry of so many steps is kept while the coordinator is away; older steps are dropped.

@@ -42,9 +42,8 @@ v1::ExchangeStepRequest NodeSession::NextRequest() const {
   for (const v1::RankTelemetry& telemetry : telemetry_) *request.add_telemetry() = telemetry;
   for (const v1::ConsumedBatch& consumed : consumed_) *request.add_consumed() = consumed;
   *request.mutable_batch() = *wanted_;
-  const bool holds_rank_0 = std::any_of(ranks_.begin(), ranks_.end(), [](const v1::RankInfo& rank) {
-    return rank.rank() == 0;
-  });
+  const bool holds_rank_0 = std::any_of(ranks_.begin(), ranks_.end(),
+                                        [](const v1::RankInfo& rank) { return rank.rank() == 0; });
   if (!holds_rank_0) request.mutable_batch()->clear_sequences();
   request.set_wait_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(options_.exchange_timeout)));
   return request;
@@ -117,9 +116,9 @@ bool NodeSession::TakeReply(const v1::ExchangeStepRequest& request,
 bool NodeSession::HandleFailure(const v1::ExchangeStepRequest& request,
                                 const absl::Status& status) {
   const uint64_t step = request.batch().step();
-  const std::string what = absl::StrCat("job ", spec_.job().name(), ", plan of step ", step, ": ",
-                                        absl::StatusCodeToString(status.code()), ": ",
-                                        status.message());
+  const std::string what =
+      absl::StrCat("job ", spec_.job().name(), ", plan of step ", step, ": ",
+                   absl::StatusCodeToString(status.code()), ": ", status.message());
   if (absl::IsCancelled(status)) return true;  // training has moved on, or the session closes
   if (absl::IsAborted(status) || absl::IsNotFound(status)) {
     options_.log(what);
@@ -175,8 +174,7 @@ bool NodeSession::Rejoin() {
         absl::StrCat("this node cannot go on in generation ", generation_, " (",
                      std::string(joined.status().message()),
                      "); restart it from the last checkpoint to join the new one"));
-  } else if (absl::IsAlreadyExists(joined.status()) ||
-             absl::IsInvalidArgument(joined.status())) {
+  } else if (absl::IsAlreadyExists(joined.status()) || absl::IsInvalidArgument(joined.status())) {
     health_ = joined.status();
   }
   return false;
@@ -211,8 +209,7 @@ void NodeSession::HeartbeatLoop() {
       if (mutex_.AwaitWithTimeout(absl::Condition(&closing_), heartbeat_)) return;
       *request.mutable_node() = Key();
     }
-    absl::StatusOr<v1::HeartbeatResponse> reply =
-        client_.Heartbeat(request, options_.rpc_timeout);
+    absl::StatusOr<v1::HeartbeatResponse> reply = client_.Heartbeat(request, options_.rpc_timeout);
     absl::MutexLock lock(&mutex_);
     if (reply.ok()) {
       leader_epoch_ = std::max(leader_epoch_, reply->leader_epoch());

@@ -26,9 +26,8 @@ absl::StatusOr<std::string> DescribeDifference(Communicator& comm, int64_t own) 
   }
   std::vector<std::pair<int64_t, std::vector<int>>> groups(ranks_by_value.begin(),
                                                            ranks_by_value.end());
-  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
-    return a.second.size() > b.second.size();
-  });
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
   std::vector<std::string> parts;
   for (const auto& [value, ranks] : groups) {
     parts.push_back(absl::StrFormat("%s %s: %016x", ranks.size() == 1 ? "rank" : "ranks",

@@ -18,7 +18,7 @@ namespace sparsebalance::model {
 
 #define SB_ASSERT_OK(expr)                              \
   do {                                                  \
-    const absl::Status sb_test_status = (expr);         \
+    const absl::Status& sb_test_status = (expr);        \
     ASSERT_TRUE(sb_test_status.ok()) << sb_test_status; \
   } while (false)
 

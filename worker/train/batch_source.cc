@@ -13,11 +13,11 @@ absl::StatusOr<BatchSource> BatchSource::Create(const TrainOptions& options,
                                                 const data::IndexedDataset* dataset,
                                                 uint64_t next_step,
                                                 data::SamplerPosition position) {
-  SB_ASSIGN_OR_RETURN(data::GlobalBatchSampler sampler,
-                      data::GlobalBatchSampler::Create({.dataset_size = dataset->size(),
-                                                        .global_batch_size =
-                                                            options.global_batch_size,
-                                                        .seed = options.seed}));
+  SB_ASSIGN_OR_RETURN(
+      data::GlobalBatchSampler sampler,
+      data::GlobalBatchSampler::Create({.dataset_size = dataset->size(),
+                                        .global_batch_size = options.global_batch_size,
+                                        .seed = options.seed}));
   SB_RETURN_IF_ERROR(sampler.Restore(position));
   return BatchSource(dataset, std::move(sampler), next_step);
 }
@@ -95,10 +95,9 @@ absl::Status CheckPlanForRank(const v1::Plan& plan, uint32_t rank, const v1::Glo
             "sequence ", slice.sequence_id(), " is not in the batch, or stands twice on the rank"));
       }
       if (slice.token_begin() != 0 || slice.token_end() != found->second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("sequence ", slice.sequence_id(), " has ", found->second,
-                         " tokens, the plan takes ", slice.token_begin(), " to ",
-                         slice.token_end()));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "sequence ", slice.sequence_id(), " has ", found->second, " tokens, the plan takes ",
+            slice.token_begin(), " to ", slice.token_end()));
       }
       if (slice.budget_blocks() < 1) {
         return absl::InvalidArgumentError(

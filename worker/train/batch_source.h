@@ -17,8 +17,8 @@ class BatchSource {
  public:
   // Starts at step `next_step`, whose batch begins at `position`. `dataset` outlives it.
   static absl::StatusOr<BatchSource> Create(const TrainOptions& options,
-                                            const data::IndexedDataset* dataset,
-                                            uint64_t next_step, data::SamplerPosition position);
+                                            const data::IndexedDataset* dataset, uint64_t next_step,
+                                            data::SamplerPosition position);
 
   // The batch of the next step, and of the one after it (for the prefetch of its plan).
   absl::StatusOr<v1::GlobalBatch> Current();

@@ -37,8 +37,7 @@ CheckpointStore::CheckpointStore(std::string folder, uint32_t kept,
                                  std::function<void(const std::string&)> log)
     : folder_(std::move(folder)), kept_(std::max<uint32_t>(kept, 1)), log_(std::move(log)) {}
 
-absl::Status CheckpointStore::WriteTensors(const std::string& folder,
-                                           const TrainPosition& position,
+absl::Status CheckpointStore::WriteTensors(const std::string& folder, const TrainPosition& position,
                                            const std::vector<TensorView>& model,
                                            const std::vector<TensorView>& optimizer) const {
   nlohmann::ordered_json manifest;
@@ -75,8 +74,8 @@ absl::Status CheckpointStore::Save(Communicator& comm, const TrainPosition& posi
     std::filesystem::remove_all(temporary, error);
     std::filesystem::create_directories(temporary, error);
     if (error) {
-      status = absl::UnavailableError(
-          absl::StrCat("cannot create ", temporary, ": ", error.message()));
+      status =
+          absl::UnavailableError(absl::StrCat("cannot create ", temporary, ": ", error.message()));
     } else {
       status = WriteTensors(temporary, position, model, optimizer);
     }
@@ -103,9 +102,9 @@ std::vector<std::string> CheckpointStore::Folders() const {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
     const std::string name = entry.path().filename().string();
-    const bool numbered = name.rfind(kPrefix, 0) == 0 &&
-                          name.find_first_not_of("0123456789", sizeof(kPrefix) - 1) ==
-                              std::string::npos;
+    const bool numbered =
+        name.rfind(kPrefix, 0) == 0 &&
+        name.find_first_not_of("0123456789", sizeof(kPrefix) - 1) == std::string::npos;
     if (numbered && entry.is_directory(error)) folders.push_back(entry.path().string());
   }
   std::sort(folders.rbegin(), folders.rend());
@@ -132,9 +131,8 @@ absl::StatusOr<Checkpoint> CheckpointStore::Load(const std::string& folder) cons
   checkpoint.folder = folder;
   try {
     if (manifest.at("format").get<int>() != kFormat) {
-      return absl::UnimplementedError(
-          absl::StrCat("its format is ", manifest.at("format").dump(), ", this version reads ",
-                       kFormat));
+      return absl::UnimplementedError(absl::StrCat("its format is ", manifest.at("format").dump(),
+                                                   ", this version reads ", kFormat));
     }
     TrainPosition& position = checkpoint.position;
     position.next_step = manifest.at("next_step").get<uint64_t>();

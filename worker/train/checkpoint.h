@@ -43,8 +43,7 @@ struct Checkpoint {
 class CheckpointStore {
  public:
   // Keeps the newest `kept` (>= 1) checkpoints.
-  CheckpointStore(std::string folder, uint32_t kept,
-                  std::function<void(const std::string&)> log);
+  CheckpointStore(std::string folder, uint32_t kept, std::function<void(const std::string&)> log);
 
   // Collective over the job's ranks: rank 0 writes the tensors (the views are read there only),
   // every rank its notes. All ranks return the same code; on an error the checkpoints before it are

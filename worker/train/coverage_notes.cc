@@ -49,7 +49,8 @@ absl::StatusOr<std::vector<v1::SequenceCoverage>> CoverageNotes::Load(const std:
   if (!file.ok()) return file.status();
   constexpr size_t kChecksum = 64;
   v1::PutCoverageRequest all;
-  if (file->size() < kChecksum || Sha256Hex(file->substr(kChecksum)) != file->substr(0, kChecksum) ||
+  if (file->size() < kChecksum ||
+      Sha256Hex(file->substr(kChecksum)) != file->substr(0, kChecksum) ||
       !all.ParseFromString(file->substr(kChecksum))) {
     return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum does not fit"));
   }

@@ -71,8 +71,7 @@ TEST_F(TensorFileTest, EveryTruncationIsRefused) {
 }
 
 TEST_F(TensorFileTest, AnotherElementTypeIsRefusedByName) {
-  const std::string header =
-      R"({"h":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}})";
+  const std::string header = R"({"h":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}})";
   uint64_t length = header.size();
   std::string bytes(reinterpret_cast<const char*>(&length), 8);
   bytes += header + std::string(4, '\0');
@@ -154,8 +153,7 @@ TEST_F(PlanRecordTest, WhatIsNoRecordIsNamedByFileAndLine) {
   EXPECT_THAT(replay.status().message(), HasSubstr("a.jsonl:2: not a plan record"));
   EXPECT_EQ(PlanReplay::Load({folder_ / "none.jsonl"}).status().code(),
             absl::StatusCode::kNotFound);
-  EXPECT_THAT(PlanReplay::Load({folder_.path() + "/plans"}).status().message(),
-              HasSubstr("plans"));
+  EXPECT_THAT(PlanReplay::Load({folder_.path() + "/plans"}).status().message(), HasSubstr("plans"));
 }
 
 TEST(CoverageNotesTest, NotesComeBackFromTheirFileAndDamageIsSeen) {

@@ -60,11 +60,11 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(const WorkerNodeOptions& 
   if (train.resume && !train.checkpoint_dir.empty()) {
     const CheckpointStore store(train.checkpoint_dir, train.checkpoints_kept, options.log);
     SB_ASSIGN_OR_RETURN(run->checkpoint_, store.LoadNewest());
-    options.log(run->checkpoint_.has_value()
-                    ? absl::StrCat("job ", train.job.name(), ": resuming from ",
-                                   run->checkpoint_->folder)
-                    : absl::StrCat("job ", train.job.name(), ": no checkpoint in ",
-                                   train.checkpoint_dir, ", starting anew"));
+    options.log(
+        run->checkpoint_.has_value()
+            ? absl::StrCat("job ", train.job.name(), ": resuming from ", run->checkpoint_->folder)
+            : absl::StrCat("job ", train.job.name(), ": no checkpoint in ", train.checkpoint_dir,
+                           ", starting anew"));
   }
   if (!options.output_dir.empty()) {
     SB_ASSIGN_OR_RETURN(run->recorder_,
@@ -78,8 +78,8 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(const WorkerNodeOptions& 
   if (!options.coordinator.empty()) {
     NodeSessionOptions session = options.session;
     session.log = options.log;
-    SB_ASSIGN_OR_RETURN(run->session_, NodeSession::Register(
-                                           session, JobSpecFromOptions(train, *dataset), stop));
+    SB_ASSIGN_OR_RETURN(run->session_,
+                        NodeSession::Register(session, JobSpecFromOptions(train, *dataset), stop));
     run->plans_ = run->session_.get();
   } else {
     auto group = CreateLocalGroup(static_cast<int>(options.ranks.size()),
@@ -159,8 +159,7 @@ absl::Status JobRun::StartRank(size_t index) {
                       Trainer::Create(train_, std::move(dependencies),
                                       checkpoint_.has_value() ? &*checkpoint_ : nullptr));
   if (session_ != nullptr && trainers_[index]->coverage_notes().size() > 0) {
-    const absl::Status status =
-        session_->PutCoverage(trainers_[index]->coverage_notes().Entries());
+    const absl::Status status = session_->PutCoverage(trainers_[index]->coverage_notes().Entries());
     if (!status.ok()) {
       options_.log(absl::StrCat("the coordinator did not take the checkpoint's coverage: ",
                                 status.message()));

@@ -18,9 +18,8 @@ std::string SystemReason() { return std::error_code(errno, std::generic_category
 // Adds the ranks of `from` that `to` does not have, keeping the order of ranks.
 void MergeRanks(const v1::Plan& from, v1::Plan& to) {
   for (const v1::RankPlan& rank : from.ranks()) {
-    const bool known = std::any_of(to.ranks().begin(), to.ranks().end(), [&](const auto& r) {
-      return r.rank() == rank.rank();
-    });
+    const bool known = std::any_of(to.ranks().begin(), to.ranks().end(),
+                                   [&](const auto& r) { return r.rank() == rank.rank(); });
     if (!known) *to.add_ranks() = rank;
   }
   std::sort(to.mutable_ranks()->begin(), to.mutable_ranks()->end(),
@@ -106,8 +105,8 @@ absl::StatusOr<std::unique_ptr<PlanReplay>> PlanReplay::Load(
       v1::PlanRecord record;
       const auto status = google::protobuf::util::JsonStringToMessage(line, &record);
       if (!status.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": not a plan record: ",
-                                                       std::string(status.message())));
+        return absl::InvalidArgumentError(absl::StrCat(
+            path, ":", number, ": not a plan record: ", std::string(status.message())));
       }
       const uint64_t step = record.step();
       of_file[step] = std::move(record);
@@ -135,9 +134,9 @@ std::optional<PlanOffer> PlanReplay::Wait(uint64_t step, absl::Time) {
   const auto found = records_.find(step);
   if (found == records_.end()) {
     absl::MutexLock lock(&mutex_);
-    health_ = absl::OutOfRangeError(
-        absl::StrCat("the plan record has no step ", step, " (it has steps ",
-                     records_.begin()->first, " to ", records_.rbegin()->first, ")"));
+    health_ = absl::OutOfRangeError(absl::StrCat("the plan record has no step ", step,
+                                                 " (it has steps ", records_.begin()->first, " to ",
+                                                 records_.rbegin()->first, ")"));
     return std::nullopt;
   }
   const v1::PlanRecord& record = found->second;

@@ -40,8 +40,8 @@ class PlanRecorder {
 // Plans read back. Steps trained by a fallback are offered like the others.
 class PlanReplay : public PlanSource {
  public:
-  // `paths`: files, or folders whose *.jsonl files are all read. INVALID_ARGUMENT with file and line
-  // for what is not a record, and where files contradict each other about a step. A step that
+  // `paths`: files, or folders whose *.jsonl files are all read. INVALID_ARGUMENT with file and
+  // line for what is not a record, and where files contradict each other about a step. A step that
   // stands several times (a run that was resumed) counts as recorded last.
   static absl::StatusOr<std::unique_ptr<PlanReplay>> Load(const std::vector<std::string>& paths);
 

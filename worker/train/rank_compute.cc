@@ -11,7 +11,8 @@
 namespace sparsebalance {
 namespace {
 
-// What the filler of an explicit zero-weight micro-batch runs on: one token that counts for nothing.
+// What the filler of an explicit zero-weight micro-batch runs on: one token that counts for
+// nothing.
 model::MicroBatch Filler() {
   model::MicroBatch batch;
   batch.tokens = {0};
@@ -55,11 +56,11 @@ void FillSequence(const v1::Slice& slice, int64_t blocks, const model::SequenceR
 absl::StatusOr<std::unique_ptr<RankCompute>> RankCompute::Create(
     const TrainOptions& options, const data::IndexedDataset* dataset) {
   std::unique_ptr<RankCompute> compute(new RankCompute(options, dataset));
-  SB_ASSIGN_OR_RETURN(compute->backend_, kernels::CreateBackend(
-                                             options.backend, {.threads = options.threads_per_rank}));
   SB_ASSIGN_OR_RETURN(
-      compute->model_,
-      model::Transformer::Create(options.model, compute->backend_.get(), options.seed));
+      compute->backend_,
+      kernels::CreateBackend(options.backend, {.threads = options.threads_per_rank}));
+  SB_ASSIGN_OR_RETURN(compute->model_, model::Transformer::Create(
+                                           options.model, compute->backend_.get(), options.seed));
   const OptimizerOptions& optimizer = options.optimizer;
   SB_ASSIGN_OR_RETURN(
       compute->optimizer_,
@@ -101,9 +102,8 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t global_supervis
   for (int m = 0; m < plan.micro_batches_size(); ++m) {
     const v1::MicroBatch& planned = plan.micro_batches(m);
     SB_ASSIGN_OR_RETURN(const model::MicroBatch batch, BuildMicroBatch(planned));
-    SB_ASSIGN_OR_RETURN(
-        const model::MicroBatchReport report,
-        model_->ForwardBackward(batch, loss_scale, options_.plan.coverage_guard()));
+    SB_ASSIGN_OR_RETURN(const model::MicroBatchReport report,
+                        model_->ForwardBackward(batch, loss_scale, options_.plan.coverage_guard()));
 
     v1::MicroBatchTelemetry& out = *telemetry.add_micro_batches();
     out.set_index(static_cast<uint32_t>(m));
@@ -212,8 +212,8 @@ absl::StatusOr<RankCompute::Timing> RankCompute::Measure(uint64_t tokens, uint32
   model::MicroBatch batch;
   // Any tokens do: time does not depend on them. These are spread over the vocabulary.
   for (uint64_t t = 0; t < tokens; ++t) {
-    batch.tokens.push_back(static_cast<int32_t>(t * 2654435761u %
-                                                static_cast<uint64_t>(options_.model.vocab_size)));
+    batch.tokens.push_back(
+        static_cast<int32_t>(t * 2654435761u % static_cast<uint64_t>(options_.model.vocab_size)));
   }
   batch.targets = batch.tokens;
   batch.loss_weights.assign(tokens, 1.0f);

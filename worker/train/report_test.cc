@@ -1,4 +1,5 @@
-// What is said about a run: figures of a step, summaries, and the check of a plan against its batch.
+// What is said about a run: figures of a step, summaries, and the check of a plan against its
+// batch.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -93,9 +94,7 @@ class CheckPlanForRankTest : public ::testing::Test {
     settings.set_max_tokens_per_micro_batch(64);
     plan_ = *planner::MakePlan(FallbackRequest(settings, batch_));
   }
-  std::string Problem() {
-    return std::string(CheckPlanForRank(plan_, 0, batch_).message());
-  }
+  std::string Problem() { return std::string(CheckPlanForRank(plan_, 0, batch_).message()); }
   v1::Slice& slice() {
     return *plan_.mutable_ranks(0)->mutable_micro_batches(0)->mutable_slices(0);
   }

@@ -19,8 +19,8 @@ using train_testing::ScriptedPlans;
 using train_testing::TinyOptions;
 using train_testing::WriteDataset;
 
-const std::vector<int64_t> kLengths = {5,  100, 17, 64, 33, 1,  90, 8,  57, 12, 128, 40,
-                                       71, 3,   26, 95, 50, 19, 80, 61, 7,  110, 45, 30};
+const std::vector<int64_t> kLengths = {5,  100, 17, 64, 33, 1,  90, 8,  57, 12,  128, 40,
+                                       71, 3,   26, 95, 50, 19, 80, 61, 7,  110, 45,  30};
 
 class ResumeTest : public ::testing::Test {
  protected:
@@ -75,8 +75,8 @@ TEST_F(ResumeTest, StepTenIsBitEqualWithReplayedPlansOfChangingBudgets) {
     for (auto& rank : *plan.mutable_ranks()) {
       for (auto& micro_batch : *rank.mutable_micro_batches()) {
         for (auto& slice : *micro_batch.mutable_slices()) {
-          slice.set_budget_blocks(
-              1 + static_cast<uint32_t>((slice.sequence_id() + batch.step()) % 6));
+          slice.set_budget_blocks(1 +
+                                  static_cast<uint32_t>((slice.sequence_id() + batch.step()) % 6));
         }
       }
     }

@@ -82,9 +82,9 @@ std::vector<PolicySummary> RunReport::Summaries() const {
 }
 
 std::string FormatTable(const std::vector<PolicySummary>& summaries) {
-  std::string text = absl::StrFormat(
-      "%-15s %6s %9s %9s %9s %7s %9s %7s %12s %10s\n", "policy", "steps", "step ms", "speed-up",
-      "imbalance", "idle %", "coverage", "loss", "plan wait ms", "pred/meas");
+  std::string text = absl::StrFormat("%-15s %6s %9s %9s %9s %7s %9s %7s %12s %10s\n", "policy",
+                                     "steps", "step ms", "speed-up", "imbalance", "idle %",
+                                     "coverage", "loss", "plan wait ms", "pred/meas");
   for (const PolicySummary& s : summaries) {
     absl::StrAppend(
         &text, absl::StrFormat("%-15s %6d %9.1f %8.2fx %9.3f %7.1f %9.4f %7.3f %12.2f %10.3f\n",

@@ -69,8 +69,7 @@ absl::StatusOr<v1::LatencyProfile> MeasureProfile(const TrainOptions& options,
     for (int i = 0; i < repetitions; ++i) {
       SB_ASSIGN_OR_RETURN(const RankCompute::Timing timing,
                           compute->Measure(shape.tokens, shape.budget));
-      if (i == 0 ||
-          timing.forward_ms + timing.backward_ms < best.forward_ms + best.backward_ms) {
+      if (i == 0 || timing.forward_ms + timing.backward_ms < best.forward_ms + best.backward_ms) {
         best = timing;
       }
     }

@@ -16,7 +16,8 @@ namespace sparsebalance {
 // Times single sequences of several lengths and budgets on this machine's backend, for about
 // `seconds`, and fits the latency model to them.
 absl::StatusOr<v1::LatencyProfile> MeasureProfile(const TrainOptions& options,
-                                                  const data::IndexedDataset& dataset, double seconds);
+                                                  const data::IndexedDataset& dataset,
+                                                  double seconds);
 
 // Measures and puts a profile where the coordinator has none for this device and model. A
 // coordinator that does not answer, or refuses, is logged only: plans then start from defaults.

@@ -10,13 +10,13 @@ namespace {
 constexpr size_t kDoubles = sizeof(RankStepStats) / sizeof(double);
 static_assert(kDoubles * sizeof(double) == sizeof(RankStepStats));
 
-double Sum(const std::vector<RankStepStats>& ranks, double RankStepStats::* field) {
+double Sum(const std::vector<RankStepStats>& ranks, double RankStepStats::*field) {
   double sum = 0;
   for (const RankStepStats& rank : ranks) sum += rank.*field;
   return sum;
 }
 
-double Max(const std::vector<RankStepStats>& ranks, double RankStepStats::* field) {
+double Max(const std::vector<RankStepStats>& ranks, double RankStepStats::*field) {
   double most = 0;
   for (const RankStepStats& rank : ranks) most = std::max(most, rank.*field);
   return most;

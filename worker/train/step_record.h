@@ -17,7 +17,7 @@ struct RankStepStats {
   double idle_ms = 0;       // waiting for the slowest rank before the all-reduce
   double plan_wait_ms = 0;  // exposed: nothing else was left to do
   double agreement_ms = 0;
-  double loss_sum = 0;      // nats over supervised tokens
+  double loss_sum = 0;  // nats over supervised tokens
   double supervised_tokens = 0;
   double tokens = 0;
   double sequences = 0;
@@ -29,7 +29,7 @@ struct StepRecord {
   uint64_t step = 0;
   std::string policy;  // that the step was trained by
   bool used_fallback = false;
-  bool skipped = false;  // gradient not finite: no update was made
+  bool skipped = false;          // gradient not finite: no update was made
   double predicted_step_ms = 0;  // 0: no prediction
   double learning_rate = 0;
   double gradient_norm = 0;

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
 #include "kernels/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "worker/data/file_io.h"
 #include "worker/train/file_util.h"
 
@@ -29,9 +29,9 @@ absl::Status WriteTensorFile(const std::string& path, const std::vector<TensorVi
   uint64_t offset = 0;
   for (const TensorView& tensor : tensors) {
     if (Elements(tensor.shape) != static_cast<int64_t>(tensor.data.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", tensor.name, " of shape [", absl::StrJoin(tensor.shape, ", "),
-                       "] has ", tensor.data.size(), " elements"));
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, " of shape [",
+                                                     absl::StrJoin(tensor.shape, ", "), "] has ",
+                                                     tensor.data.size(), " elements"));
     }
     const uint64_t bytes = tensor.data.size_bytes();
     header[tensor.name] = {
@@ -62,9 +62,8 @@ absl::StatusOr<TensorFile> TensorFile::Read(const std::string& path) {
   if (bytes->size() < sizeof(length)) return broken("shorter than its header");
   std::memcpy(&length, bytes->data(), sizeof(length));
   if (length > bytes->size() - sizeof(length)) return broken("shorter than its header");
-  const nlohmann::json header =
-      nlohmann::json::parse(bytes->data() + sizeof(length),
-                            bytes->data() + sizeof(length) + length, nullptr, false);
+  const nlohmann::json header = nlohmann::json::parse(
+      bytes->data() + sizeof(length), bytes->data() + sizeof(length) + length, nullptr, false);
   if (!header.is_object()) return broken("the header is not a JSON object");
   const size_t data_begin = sizeof(length) + length;
   const size_t data_bytes = bytes->size() - data_begin;
@@ -113,10 +112,9 @@ absl::StatusOr<std::span<const float>> TensorFile::Get(const std::string& name,
     return absl::NotFoundError(absl::StrCat(path_, " has no tensor ", name));
   }
   if (found->second.shape != shape) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": tensor ", name, " has shape [",
-                     absl::StrJoin(found->second.shape, ", "), "], the model needs [",
-                     absl::StrJoin(shape, ", "), "]"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_, ": tensor ", name, " has shape [", absl::StrJoin(found->second.shape, ", "),
+        "], the model needs [", absl::StrJoin(shape, ", "), "]"));
   }
   return std::span<const float>(data_.data() + found->second.begin, found->second.count);
 }

@@ -37,9 +37,9 @@ std::string DeviceClass(const TrainOptions& options) {
 
 std::string ModelClass(const model::ModelConfig& config) {
   return absl::StrFormat("qwen2 l%d h%d a%d/%dx%d f%d v%d b%d%s", config.num_layers,
-                         config.hidden_size, config.num_heads, config.num_kv_heads,
-                         config.head_dim, config.intermediate_size, config.vocab_size,
-                         config.block_tokens, config.tie_embeddings ? " tied" : "");
+                         config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim,
+                         config.intermediate_size, config.vocab_size, config.block_tokens,
+                         config.tie_embeddings ? " tied" : "");
 }
 
 model::LearningRateSchedule ScheduleOf(const TrainOptions& options) {
@@ -47,8 +47,8 @@ model::LearningRateSchedule ScheduleOf(const TrainOptions& options) {
   schedule.peak = options.optimizer.learning_rate;
   schedule.minimum = options.optimizer.min_learning_rate;
   schedule.total_steps = static_cast<int64_t>(std::max<uint64_t>(1, options.steps));
-  schedule.warmup_steps = std::min(static_cast<int64_t>(options.optimizer.warmup_steps),
-                                   schedule.total_steps);
+  schedule.warmup_steps =
+      std::min(static_cast<int64_t>(options.optimizer.warmup_steps), schedule.total_steps);
   return schedule;
 }
 
@@ -87,10 +87,9 @@ absl::Status ValidateTrainOptions(const TrainOptions& options,
   SB_RETURN_IF_ERROR(ScheduleOf(options).Validate());
   const auto& metadata = dataset.metadata();
   if (metadata.has_value() && metadata->vocabulary_size > options.model.vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the data set ", options.dataset_prefix, " has a vocabulary of ",
-                     metadata->vocabulary_size, " tokens, the model of ",
-                     options.model.vocab_size, " (--vocabulary-size)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the data set ", options.dataset_prefix, " has a vocabulary of ", metadata->vocabulary_size,
+        " tokens, the model of ", options.model.vocab_size, " (--vocabulary-size)"));
   }
   const uint64_t cap = options.plan.max_tokens_per_micro_batch();
   const uint64_t multiple = std::max<uint32_t>(1, options.plan.padding_multiple());
@@ -101,10 +100,10 @@ absl::Status ValidateTrainOptions(const TrainOptions& options,
           absl::StrCat("sequence ", id, " of ", options.dataset_prefix, " has no token"));
     }
     if ((tokens + multiple - 1) / multiple * multiple > cap) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "sequence ", id, " of ", options.dataset_prefix, " has ", tokens,
-          " tokens, more than a micro-batch may hold (", cap,
-          "); raise --max-tokens-per-micro-batch, or pack with --max-tokens ", cap));
+      return absl::InvalidArgumentError(
+          absl::StrCat("sequence ", id, " of ", options.dataset_prefix, " has ", tokens,
+                       " tokens, more than a micro-batch may hold (", cap,
+                       "); raise --max-tokens-per-micro-batch, or pack with --max-tokens ", cap));
     }
   }
   return absl::OkStatus();

@@ -26,7 +26,7 @@ struct OptimizerOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double weight_decay = 0.1;  // matrices only
+  double weight_decay = 0.1;   // matrices only
   double gradient_clip = 1.0;  // of the global norm; 0: off
 };
 
@@ -50,10 +50,10 @@ struct TrainOptions {
   // How long a rank waits for a peer in a collective before it holds it for lost.
   absl::Duration collective_timeout = absl::Minutes(5);
 
-  std::string checkpoint_dir;      // empty: no checkpoints
-  uint64_t checkpoint_every = 0;   // steps; 0: only when asked to stop and at the end
-  uint32_t checkpoints_kept = 2;   // older ones are removed
-  bool resume = false;             // from the newest good checkpoint, where there is one
+  std::string checkpoint_dir;     // empty: no checkpoints
+  uint64_t checkpoint_every = 0;  // steps; 0: only when asked to stop and at the end
+  uint32_t checkpoints_kept = 2;  // older ones are removed
+  bool resume = false;            // from the newest good checkpoint, where there is one
 
   // Steps in a row whose gradient is not finite before the run stops.
   uint32_t max_skipped_in_a_row = 5;

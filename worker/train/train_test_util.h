@@ -24,8 +24,8 @@ namespace sparsebalance::train_testing {
 
 inline constexpr int kVocabulary = 64;
 
-// Sequences of these lengths with tokens drawn from `seed`; every third token of a sequence that has
-// an odd id is not supervised where `masked`.
+// Sequences of these lengths with tokens drawn from `seed`; every third token of a sequence that
+// has an odd id is not supervised where `masked`.
 inline void WriteDataset(const std::string& prefix, const std::vector<int64_t>& lengths,
                          uint64_t seed = 1, bool masked = false) {
   auto builder =
@@ -86,8 +86,8 @@ inline TrainOptions TinyOptions(const std::string& prefix, uint32_t ranks) {
   return options;
 }
 
-// Hands out the plans that `make` computes from the batch that was asked for; an empty optional is a
-// plan that never comes. Waiting honours the deadline.
+// Hands out the plans that `make` computes from the batch that was asked for; an empty optional is
+// a plan that never comes. Waiting honours the deadline.
 class ScriptedPlans : public PlanSource {
  public:
   using Make = std::function<std::optional<PlanOffer>(const v1::GlobalBatch&)>;
@@ -218,8 +218,7 @@ inline std::vector<RankResult> RunRanks(const RunSetup& setup) {
   std::vector<RankResult> results(setup.options.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < setup.options.size(); ++rank) {
-    threads.emplace_back(
-        [&, rank] { results[rank] = RunRank(setup, rank, (*group)[rank].get()); });
+    threads.emplace_back([&, rank] { results[rank] = RunRank(setup, rank, (*group)[rank].get()); });
   }
   for (std::thread& thread : threads) thread.join();
   return results;

@@ -59,9 +59,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& opt
     position = checkpoint->position;
     const auto refuse = [&](const std::string& what, const std::string& there,
                             const std::string& here) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("checkpoint ", checkpoint->folder, " was made with another ", what, " (",
-                       there, " there, ", here, " here)"));
+      return absl::InvalidArgumentError(absl::StrCat("checkpoint ", checkpoint->folder,
+                                                     " was made with another ", what, " (", there,
+                                                     " there, ", here, " here)"));
     };
     if (position.dataset_fingerprint != dependencies.dataset->fingerprint()) {
       return refuse("data set", absl::StrCat(absl::Hex(position.dataset_fingerprint)),
@@ -73,8 +73,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& opt
     if (position.seed != options.seed) {
       return refuse("seed", absl::StrCat(position.seed), absl::StrCat(options.seed));
     }
-    SB_RETURN_IF_ERROR(compute->Restore(checkpoint->model, checkpoint->optimizer,
-                                        position.optimizer_steps));
+    SB_RETURN_IF_ERROR(
+        compute->Restore(checkpoint->model, checkpoint->optimizer, position.optimizer_steps));
   }
   SB_ASSIGN_OR_RETURN(BatchSource batches,
                       BatchSource::Create(options, dependencies.dataset, position.next_step,
@@ -90,8 +90,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& opt
       if (entries.ok()) {
         trainer->notes_.PutAll(*entries);
       } else {
-        trainer->dependencies_.log(absl::StrCat(
-            entries.status().message(), "; training goes on without what it remembered"));
+        trainer->dependencies_.log(absl::StrCat(entries.status().message(),
+                                                "; training goes on without what it remembered"));
       }
     }
   }
@@ -106,8 +106,7 @@ absl::Status Trainer::Prefetch() {
 }
 
 absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& batch,
-                                                        bool stop_requested,
-                                                        RankStepStats& stats) {
+                                                        bool stop_requested, RankStepStats& stats) {
   SB_ASSIGN_OR_RETURN(v1::Plan fallback,
                       planner::MakeFallbackPlan(FallbackRequest(options_.plan, batch)));
   fallback.set_fallback(v1::FALLBACK_REASON_NO_PLAN);
@@ -125,11 +124,11 @@ absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& b
     if (absl::Status status = CheckPlanForRank(*offer->plan, rank_, batch); !status.ok()) {
       if (dependencies_.plans_required) {
         return absl::InvalidArgumentError(
-            absl::StrCat("the recorded plan of step ", batch.step(), " does not fit this job: ",
-                         status.message()));
+            absl::StrCat("the recorded plan of step ", batch.step(),
+                         " does not fit this job: ", status.message()));
       }
-      dependencies_.log(absl::StrCat("plan of step ", batch.step(), " is not used: ",
-                                     status.message()));
+      dependencies_.log(
+          absl::StrCat("plan of step ", batch.step(), " is not used: ", status.message()));
       offer.reset();
     }
   }
@@ -163,8 +162,8 @@ absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& b
     // Standalone, the `length` plan is what was asked for.
     chosen.used_fallback = dependencies_.plans != nullptr;
     if (dependencies_.plans != nullptr && rank_ == 0 && !chosen.stop) {
-      dependencies_.log(absl::StrCat("step ", batch.step(), " is trained by the fallback plan: ",
-                                     agreement.reason));
+      dependencies_.log(absl::StrCat("step ", batch.step(),
+                                     " is trained by the fallback plan: ", agreement.reason));
     }
   }
   return chosen;
@@ -197,8 +196,8 @@ absl::Status Trainer::ReduceAndUpdate(RankStepStats& stats) {
   if (record_.skipped) return absl::OkStatus();
 
   const OptimizerOptions& optimizer = options_.optimizer;
-  record_.learning_rate = model::LearningRate(ScheduleOf(options_),
-                                              static_cast<int64_t>(compute_->optimizer_steps()));
+  record_.learning_rate =
+      model::LearningRate(ScheduleOf(options_), static_cast<int64_t>(compute_->optimizer_steps()));
   return compute_->Update(record_.learning_rate, model::ClipScale(norm, optimizer.gradient_clip));
 }
 
@@ -240,7 +239,8 @@ absl::StatusOr<StepOutcome> Trainer::RunStep(bool stop_requested) {
     skipped_steps_.push_back(step);
     std::vector<uint64_t> ids;
     for (const v1::BatchSequence& sequence : batch.sequences()) ids.push_back(sequence.id());
-    dependencies_.log(absl::StrCat("step ", step, ": the gradient is not finite, no update is made; ",
+    dependencies_.log(absl::StrCat("step ", step,
+                                   ": the gradient is not finite, no update is made; ",
                                    "sequences ", absl::StrJoin(ids, ", ")));
     if (++skipped_in_a_row_ >= options_.max_skipped_in_a_row) {
       return absl::ResourceExhaustedError(

@@ -30,12 +30,12 @@ namespace sparsebalance {
 // All of these outlive the trainer.
 struct TrainerDependencies {
   Communicator* comm = nullptr;
-  PlanSource* plans = nullptr;          // null: none, every step is trained by the fallback
+  PlanSource* plans = nullptr;  // null: none, every step is trained by the fallback
   // A replay: a plan that does not fit is an error instead of a reason for the fallback.
   bool plans_required = false;
   const data::IndexedDataset* dataset = nullptr;
-  PlanRecorder* recorder = nullptr;     // null: plans are not recorded
-  size_t local_ranks = 1;               // that share the recorder
+  PlanRecorder* recorder = nullptr;  // null: plans are not recorded
+  size_t local_ranks = 1;            // that share the recorder
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
 

@@ -22,8 +22,8 @@ using train_testing::ScriptedPlans;
 using train_testing::TinyOptions;
 using train_testing::WriteDataset;
 
-const std::vector<int64_t> kLengths = {5,  100, 17, 64, 33, 1,  90, 8,  57, 12, 128, 40,
-                                       71, 3,   26, 95, 50, 19, 80, 61, 7,  110, 45, 30};
+const std::vector<int64_t> kLengths = {5,  100, 17, 64, 33, 1,  90, 8,  57, 12,  128, 40,
+                                       71, 3,   26, 95, 50, 19, 80, 61, 7,  110, 45,  30};
 
 class TrainerTest : public ::testing::Test {
  protected:
@@ -222,9 +222,8 @@ TEST_F(TrainerTest, RanksThatReadDifferentDataStopAndAreNamed) {
   for (TrainOptions& options : setup.options) options.global_batch_size = 24;
   for (const RankResult& result : RunRanks(setup)) {
     EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(result.status.message(),
-                AllOf(HasSubstr("different fallback plans"), HasSubstr("ranks 0, 1: "),
-                      HasSubstr("rank 2: ")));
+    EXPECT_THAT(result.status.message(), AllOf(HasSubstr("different fallback plans"),
+                                               HasSubstr("ranks 0, 1: "), HasSubstr("rank 2: ")));
   }
 }
 

@@ -50,12 +50,12 @@ void AddJobFlags(CLI::App& app, WorkerFlags& flags) {
   AddSetter(*job, "--data-parallel", "number of ranks that share a global batch",
             [&train](uint32_t v) { train.parallelism.set_data(v); })
       ->default_str("1");
-  AddSetter(*job, "--pipeline-parallel", "pipeline stages",
-            [&train](uint32_t v) { train.parallelism.set_pipeline(v); })
-      ->default_str("1");
-  AddSetter(*job, "--sequence-parallel", "ranks that share a sequence",
-            [&train](uint32_t v) { train.parallelism.set_sequence(v); })
-      ->default_str("1");
+  AddSetter(*job, "--pipeline-parallel", "pipeline stages", [&train](uint32_t v) {
+    train.parallelism.set_pipeline(v);
+  })->default_str("1");
+  AddSetter(*job, "--sequence-parallel", "ranks that share a sequence", [&train](uint32_t v) {
+    train.parallelism.set_sequence(v);
+  })->default_str("1");
   job->add_option("--bind-host", flags.node.bind_host,
                   "address on which the other ranks reach this node")
       ->capture_default_str();
@@ -80,8 +80,7 @@ void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
       ->add_option("--block-steps", flags.node.block_steps,
                    "steps of one policy before the next one's turn")
       ->capture_default_str();
-  group
-      ->add_option("--global-batch-size", train.global_batch_size, "sequences a step")
+  group->add_option("--global-batch-size", train.global_batch_size, "sequences a step")
       ->capture_default_str();
   group
       ->add_option_function<uint64_t>(
@@ -100,21 +99,20 @@ void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
             [&plan](uint32_t v) { plan.set_micro_batches_per_rank(v); })
       ->default_str("0");
   group->add_flag_function(
-      "--equal-micro-batch-count",
-      [&plan](int64_t) { plan.set_equal_micro_batch_count(true); },
+      "--equal-micro-batch-count", [&plan](int64_t) { plan.set_equal_micro_batch_count(true); },
       "the same number of micro-batches on every rank");
-  AddSetter(*group, "--block-tokens", "tokens in a block of attention",
-            [&plan](uint32_t v) { plan.set_block_tokens(v); })
-      ->default_str("64");
+  AddSetter(*group, "--block-tokens", "tokens in a block of attention", [&plan](uint32_t v) {
+    plan.set_block_tokens(v);
+  })->default_str("64");
   AddSetter(*group, "--base-budget", "blocks a query attends to, its own included",
             [&plan](uint32_t v) { plan.set_base_budget_blocks(v); })
       ->default_str("8");
-  AddSetter(*group, "--min-budget", "least budget in blocks",
-            [&plan](uint32_t v) { plan.set_min_budget_blocks(v); })
-      ->default_str("1");
-  AddSetter(*group, "--max-budget", "largest budget in blocks; 0: no bound",
-            [&plan](uint32_t v) { plan.set_max_budget_blocks(v); })
-      ->default_str("0");
+  AddSetter(*group, "--min-budget", "least budget in blocks", [&plan](uint32_t v) {
+    plan.set_min_budget_blocks(v);
+  })->default_str("1");
+  AddSetter(*group, "--max-budget", "largest budget in blocks; 0: no bound", [&plan](uint32_t v) {
+    plan.set_max_budget_blocks(v);
+  })->default_str("0");
   group
       ->add_option_function<double>(
           "--coverage-guard", [&plan](double v) { plan.set_coverage_guard(v); },
@@ -130,8 +128,9 @@ void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
       ->add_option("--plan-deadline-ms", flags.plan_deadline_ms,
                    "how long a step waits for its plan before the fallback")
       ->capture_default_str();
-  group->add_option("--replay-plans", flags.node.replay_plans,
-                    "train by recorded plans: files or folders")
+  group
+      ->add_option("--replay-plans", flags.node.replay_plans,
+                   "train by recorded plans: files or folders")
       ->delimiter(',');
 }
 
@@ -141,8 +140,7 @@ void AddModelFlags(CLI::App& app, WorkerFlags& flags) {
   group->add_option("--hidden-size", model.hidden_size, "width")->capture_default_str();
   group->add_option("--layers", model.num_layers, "decoder layers")->capture_default_str();
   group->add_option("--heads", model.num_heads, "query heads")->capture_default_str();
-  group->add_option("--kv-heads", model.num_kv_heads, "key and value heads")
-      ->capture_default_str();
+  group->add_option("--kv-heads", model.num_kv_heads, "key and value heads")->capture_default_str();
   group->add_option("--head-dim", model.head_dim, "0: hidden size / heads")->default_str("0");
   group->add_option("--vocabulary-size", model.vocab_size, "0: the data set's")->default_str("0");
   group->add_option("--intermediate-size", model.intermediate_size, "width of the MLP")
@@ -173,17 +171,18 @@ void AddTrainingFlags(CLI::App& app, WorkerFlags& flags) {
       ->capture_default_str();
   group->add_option("--beta1", optimizer.beta1, "AdamW")->capture_default_str();
   group->add_option("--beta2", optimizer.beta2, "AdamW")->capture_default_str();
-  group->add_option("--weight-decay", optimizer.weight_decay, "of matrices")
-      ->capture_default_str();
+  group->add_option("--weight-decay", optimizer.weight_decay, "of matrices")->capture_default_str();
   group->add_option("--gradient-clip", optimizer.gradient_clip, "global norm; 0: off")
       ->capture_default_str();
-  group->add_option("--max-skipped-in-a-row", train.max_skipped_in_a_row,
-                    "steps with a gradient that is not finite before the run stops")
+  group
+      ->add_option("--max-skipped-in-a-row", train.max_skipped_in_a_row,
+                   "steps with a gradient that is not finite before the run stops")
       ->capture_default_str();
   group->add_option("--checkpoint-dir", train.checkpoint_dir,
                     "folder shared by all nodes; empty: no checkpoints");
-  group->add_option("--checkpoint-every", train.checkpoint_every,
-                    "steps; 0: when stopped and at the end")
+  group
+      ->add_option("--checkpoint-every", train.checkpoint_every,
+                   "steps; 0: when stopped and at the end")
       ->capture_default_str();
   group->add_option("--checkpoints-kept", train.checkpoints_kept, "older ones are removed")
       ->capture_default_str();
@@ -202,8 +201,9 @@ void AddMachineFlags(CLI::App& app, WorkerFlags& flags) {
       ->capture_default_str();
   group->add_flag("--profile-at-start,!--no-profile-at-start", flags.node.profile_at_start,
                   "measure a latency profile where the coordinator has none (on by default)");
-  group->add_option("--output", flags.node.output_dir,
-                    "folder for plans/, steps.jsonl and summary.json; empty: nothing is written")
+  group
+      ->add_option("--output", flags.node.output_dir,
+                   "folder for plans/, steps.jsonl and summary.json; empty: nothing is written")
       ->capture_default_str();
   group->add_option("--metrics-listen", flags.node.metrics_listen,
                     "host:port of this worker's /metrics; empty: none");
@@ -291,8 +291,8 @@ absl::Status FinishWorkerFlags(WorkerFlags& flags) {
   } else if (flags.paper_anchor == "max") {
     train.plan.set_paper_anchor(v1::PAPER_ANCHOR_MAX);
   } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--paper-anchor is \"", flags.paper_anchor, "\"; use mean, min or max"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--paper-anchor is \"", flags.paper_anchor, "\"; use mean, min or max"));
   }
   if (!(flags.plan_deadline_ms >= 0)) {
     return absl::InvalidArgumentError("--plan-deadline-ms must not be negative");

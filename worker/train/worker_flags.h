@@ -1,6 +1,6 @@
 // The command line of sparsebalance-worker. Every flag can also stand in a TOML file given by
-// --config, under its long name, or in the environment as SPARSEBALANCE_<NAME>; a flag wins over the
-// environment, the environment over the file.
+// --config, under its long name, or in the environment as SPARSEBALANCE_<NAME>; a flag wins over
+// the environment, the environment over the file.
 #pragma once
 
 #include <string>

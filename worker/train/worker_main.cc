@@ -22,8 +22,8 @@ namespace sparsebalance {
 namespace {
 
 void SetUpLogging(const WorkerFlags& flags) {
-  auto logger = std::make_shared<spdlog::logger>(
-      "worker", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>("worker", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_level(spdlog::level::from_str(flags.log_level));
   logger->set_pattern(flags.log_format == "json"
                           ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":%v})"
@@ -31,8 +31,8 @@ void SetUpLogging(const WorkerFlags& flags) {
   spdlog::set_default_logger(std::move(logger));
 }
 
-// Waits for SIGTERM or SIGINT on a thread of its own, where locks may be taken. A second signal ends
-// the process at once.
+// Waits for SIGTERM or SIGINT on a thread of its own, where locks may be taken. A second signal
+// ends the process at once.
 class SignalThread {
  public:
   explicit SignalThread(StopSignal* stop) {

@@ -16,8 +16,8 @@ namespace sparsebalance {
 namespace {
 
 // Steps take from milliseconds (a toy on CPUs) to minutes.
-const prometheus::Histogram::BucketBoundaries kStepSeconds = {
-    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100};
+const prometheus::Histogram::BucketBoundaries kStepSeconds = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
+                                                              2.5,  5,     10,   25,  50,   100};
 const prometheus::Histogram::BucketBoundaries kWaitSeconds = {1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10};
 const prometheus::Histogram::BucketBoundaries kImbalance = {1.01, 1.02, 1.05, 1.1, 1.2,
                                                             1.3,  1.5,  2,    3};

@@ -32,14 +32,14 @@ absl::Status CheckRanks(const WorkerNodeOptions& options) {
         absl::StrCat("--ranks ", absl::StrJoin(options.ranks, ","), " names a rank twice"));
   }
   if (*unique.rbegin() >= world) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", *unique.rbegin(), " does not exist: the job has ranks 0 to ",
-                     world - 1, " (--data-parallel ", world, ")"));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", *unique.rbegin(),
+                                                   " does not exist: the job has ranks 0 to ",
+                                                   world - 1, " (--data-parallel ", world, ")"));
   }
   if (options.coordinator.empty() && unique.size() != world) {
     return absl::InvalidArgumentError(
-        absl::StrCat("standalone, this node must hold all ", world, " ranks, not ",
-                     unique.size(), "; give a coordinator or --ranks for all of them"));
+        absl::StrCat("standalone, this node must hold all ", world, " ranks, not ", unique.size(),
+                     "; give a coordinator or --ranks for all of them"));
   }
   if (options.coordinator.empty() && options.replay_plans.empty() &&
       options.policies != std::vector<std::string>{"length"}) {
@@ -54,8 +54,7 @@ absl::Status CheckRanks(const WorkerNodeOptions& options) {
   }
   if (options.block_steps == 0) return absl::InvalidArgumentError("--block-steps must be above 0");
   if (!options.replay_plans.empty() && options.policies.size() > 1) {
-    return absl::InvalidArgumentError(
-        "--replay-plans replays one run: give one --policy, or none");
+    return absl::InvalidArgumentError("--replay-plans replays one run: give one --policy, or none");
   }
   return absl::OkStatus();
 }
@@ -64,7 +63,8 @@ absl::Status CheckRanks(const WorkerNodeOptions& options) {
 class RankThreads {
  public:
   RankThreads(const WorkerNodeOptions& options, std::vector<std::unique_ptr<JobRun>>& runs,
-              const StopSignal& stop, std::function<void(const std::string&, const StepRecord&)> on_step)
+              const StopSignal& stop,
+              std::function<void(const std::string&, const StepRecord&)> on_step)
       : options_(options), runs_(runs), stop_(stop), on_step_(std::move(on_step)) {}
 
   absl::StatusOr<WorkerNodeResult::End> Run() {
@@ -137,9 +137,9 @@ class RankThreads {
 absl::Status FillVocabulary(const data::IndexedDataset& dataset, TrainOptions& train) {
   if (train.model.vocab_size != 0) return absl::OkStatus();
   if (!dataset.metadata().has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(train.dataset_prefix, " does not state its vocabulary (it has no .json file); ",
-                     "give --vocabulary-size"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        train.dataset_prefix, " does not state its vocabulary (it has no .json file); ",
+        "give --vocabulary-size"));
   }
   train.model.vocab_size = static_cast<int>(dataset.metadata()->vocabulary_size);
   return absl::OkStatus();
@@ -197,7 +197,9 @@ absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
   const absl::StatusOr<WorkerNodeResult::End> end = threads.Run();
   const bool finished = end.ok() && *end == WorkerNodeResult::End::kFinished;
   for (const std::unique_ptr<JobRun>& run : runs) {
-    run->Leave(!end.ok() ? std::string(end.status().message()) : finished ? "finished" : "stopped",
+    run->Leave(!end.ok()  ? std::string(end.status().message())
+               : finished ? "finished"
+                          : "stopped",
                finished);
   }
   if (!end.ok()) return end.status();

@@ -71,6 +71,8 @@ bool ConsumedJournal::CutBack(uint64_t next_step) {
   for (auto entry = first; entry != entries_.end(); ++entry) Uncount(entry->second.batch);
   entries_.erase(first, entries_.end());
   not_stored_.erase(not_stored_.lower_bound(next_step), not_stored_.end());
+  // Training may be back in an epoch that was pruned.
+  first_kept_epoch_ = entries_.empty() ? 0 : entries_.begin()->second.batch.epoch();
   return true;
 }
 

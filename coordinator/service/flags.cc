@@ -89,6 +89,17 @@ std::optional<CoordinatorFlags> ParseCoordinatorFlags(int argc, char** argv, int
   AddSeconds(app, "--max-exchange-wait", &options.max_exchange_wait,
              "Longest poll of ExchangeStep");
   AddSeconds(app, "--max-watch-wait", &options.max_watch_wait, "Longest poll of WatchJob");
+  AddSeconds(app, "--join-presence", &options.join_presence,
+             "A joining node counts as present for so long between two polls");
+  AddSeconds(app, "--overload-retry", &options.overload_retry,
+             "When to call again after the planning queue was full");
+  AddSeconds(app, "--shutdown-retry", &options.shutdown_retry,
+             "When to call again while the coordinator shuts down");
+  AddSeconds(app, "--keepalive-interval", &options.keepalive_interval,
+             "Silent connections are pinged this often");
+  AddSeconds(app, "--keepalive-timeout", &options.keepalive_timeout,
+             "A ping without an answer ends its connection after so long");
+  AddSeconds(app, "--min-client-ping", &options.min_client_ping, "Clients may ping this often");
   AddSeconds(app, "--job-retention", &options.job_retention,
              "A job without nodes is forgotten after so long");
   AddSeconds(app, "--drain-timeout", &options.drain_timeout,
@@ -101,6 +112,10 @@ std::optional<CoordinatorFlags> ParseCoordinatorFlags(int argc, char** argv, int
   AddLimit(app, "--max-message-bytes", &options.max_message_bytes, "Largest message either way");
   AddLimit(app, "--planner-threads", &options.planner_threads, "Plans made at a time");
   AddLimit(app, "--planner-queue", &options.planner_queue, "Plans waiting for a thread");
+  AddLimit(app, "--max-open-steps", &options.max_open_steps,
+           "Steps of one job that are waited for at a time");
+  AddLimit(app, "--kept-step-reports", &options.kept_step_reports,
+           "Finished steps kept of each job");
   AddLimit(app, "--kept-plans", &options.kept_plans, "Plans kept of each job");
 
   try {

@@ -128,6 +128,10 @@ TEST(ConsumedJournalTest, OldEpochsAreForgotten) {
   EXPECT_EQ(journal.Prune(), 1u);
   EXPECT_EQ(journal.Batches().size(), 2u);
   EXPECT_FALSE(journal.Add(Consumed(0, 0, {1})).has_value());
+  // A resume from a checkpoint of long ago goes back to one of them.
+  EXPECT_TRUE(journal.CutBack(0));
+  EXPECT_TRUE(journal.Add(Consumed(0, 0, {1})).has_value());
+  EXPECT_EQ(journal.consumed_in_epoch(), 1u);
 }
 
 v1::RankTelemetry Report(uint32_t rank, uint64_t step) {

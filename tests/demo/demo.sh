@@ -122,6 +122,9 @@ warmup-steps = 4
 threads-per-rank = $threads
 TOML
 
+# Ranks share the cores: a thread that waits must not spin.
+export OMP_WAIT_POLICY=passive
+
 run_worker() { # RANK
   exec "$BIN/sparsebalance-worker" --config "$OUT/job.toml" --coordinator "$address" \
     --node-id "node-$1" --ranks "$1" --output "$OUT" 2>"$OUT/worker-$1.log"

@@ -64,8 +64,9 @@ absl::StatusOr<v1::LatencyProfile> MeasureProfile(const TrainOptions& options,
   for (const Shape& shape : shapes) {
     if (profile.points_size() >= 8 && elapsed() > seconds) break;
     RankCompute::Timing best;
-    // The least of a few is the time without the machine's noise; long ones average it out.
-    const int repetitions = shape.tokens < 2048 ? 3 : 1;
+    // The first run of a shape also pays for its memory; the least of the others is the time
+    // without the machine's noise.
+    const int repetitions = shape.tokens < 2048 ? 3 : 2;
     for (int i = 0; i < repetitions; ++i) {
       SB_ASSIGN_OR_RETURN(const RankCompute::Timing timing,
                           compute->Measure(shape.tokens, shape.budget));

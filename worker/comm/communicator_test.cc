@@ -119,7 +119,7 @@ TEST_P(CommunicatorTest, ReducesIntegersAtTheirLimitsAndDoubles) {
     if (!status.ok()) return status;
     std::vector<double> sums(3000, r + 0.25);
     status = comm.AllReduceSumDouble(sums);
-    EXPECT_THAT(sums, Each(size_ * (size_ - 1) / 2 + 0.25 * size_));
+    EXPECT_THAT(sums, Each(0.5 * size_ * (size_ - 1) + 0.25 * size_));
     return status;
   });
 }

@@ -17,7 +17,7 @@
 namespace sparsebalance::planner {
 namespace {
 
-constexpr uint64_t kJobs = 300;
+constexpr uint64_t kJobs = 200;
 
 class PlanProperties : public testing::TestWithParam<std::string> {
  protected:

@@ -15,7 +15,7 @@ namespace sparsebalance::planner {
 namespace {
 
 // Steps behind a rank's speed: the median has turned after half of them.
-constexpr size_t kSpeedWindow = 9;
+constexpr size_t kSpeedWindow = 5;
 constexpr size_t kConstantWindow = 15;
 // Data lose this share of their weight with every report, spread over the ranks.
 constexpr double kForgetting = 0.02;

@@ -53,6 +53,7 @@ class Explainer {
 
   void Collect() {
     std::vector<std::pair<uint64_t, int>> index;
+    index.reserve(problem_.num_sequences());
     for (int i = 0; i < problem_.num_sequences(); ++i)
       index.emplace_back(problem_.sequence(i).id, i);
     for (int r = 0; r < plan_.ranks_size(); ++r) {
@@ -153,6 +154,7 @@ class Explainer {
     const size_t count = losses.size();
     losses.resize(std::min(losses.size(), kMostLosers));
     std::vector<std::string> parts;
+    parts.reserve(losses.size());
     for (const Loss& loss : losses) {
       const ProblemSequence& s = problem_.sequence(loss.placed->sequence);
       parts.push_back(

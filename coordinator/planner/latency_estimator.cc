@@ -123,6 +123,7 @@ double LatencyEstimator::Modelled(const Features& features) const { return Dot(s
 
 double LatencyEstimator::SpeedOver(const Features& shape, uint32_t rank) const {
   std::vector<double> ratios;
+  ratios.reserve(recent_[rank].size());
   for (const StepSample& s : recent_[rank]) {
     const double modelled = Dot(shape, s.features);
     if (modelled > 0) ratios.push_back(s.measured_ms / modelled);
@@ -132,6 +133,7 @@ double LatencyEstimator::SpeedOver(const Features& shape, uint32_t rank) const {
 
 double LatencyEstimator::CommonSpeedOver(const Features& shape) const {
   std::vector<double> speeds;
+  speeds.reserve(recent_.size());
   for (uint32_t r = 0; r < recent_.size(); ++r) {
     const double speed = SpeedOver(shape, r);
     if (speed > 0) speeds.push_back(speed);

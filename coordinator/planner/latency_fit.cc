@@ -41,6 +41,7 @@ absl::StatusOr<LatencyFit> FitLatency(absl::Span<const v1::ProfilePoint> points,
   if (points.empty()) return FieldError("points", "empty", "a fit needs measurements");
   NormalEquations equations;
   std::vector<NormalEquations::Vector> rows;
+  rows.reserve(points.size());
   double forward = 0;
   double total = 0;
   LatencyFit fit;

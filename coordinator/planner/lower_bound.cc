@@ -23,6 +23,7 @@ class Bound {
     const int n = problem.num_sequences();
     low_time_.resize(n);
     for (int i = 0; i < n; ++i) low_time_[i] = problem.TimeNs(i, problem.sequence(i).low);
+    speeds_.reserve(problem.num_ranks());
     for (int r = 0; r < problem.num_ranks(); ++r) {
       // Work that a rank does in 2^20 ns, rounded up.
       speeds_.push_back((Int128{kFixedOne} * kFixedOne) / problem.rank(r).time_factor + 1);

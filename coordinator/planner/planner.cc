@@ -72,6 +72,7 @@ absl::StatusOr<v1::Plan> MakeFallbackPlan(const v1::PlanRequest& request) {
 
 std::vector<std::string> PolicyNames() {
   std::vector<std::string> names;
+  names.reserve(Policies().size());
   for (const Policy& policy : Policies()) names.emplace_back(policy.name);
   return names;
 }

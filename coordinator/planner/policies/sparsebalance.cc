@@ -73,7 +73,8 @@ absl::StatusOr<Solution> FloorUnreachable(const Problem& problem, const Envelope
   if (!built.ok()) return built.status();
   Best best;
   BatchOnly(problem, *std::move(built), best);
-  Solution solution = length_ns < best.step_ns ? length : std::move(best.solution);
+  Solution solution = std::move(best.solution);
+  if (length_ns < best.step_ns) solution = length;
   solution.fallback = v1::FALLBACK_REASON_FLOOR_UNREACHABLE;
   const double n = static_cast<double>(problem.num_sequences()) * kFullCoverage;
   solution.fallback_detail = absl::StrFormat(

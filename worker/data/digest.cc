@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 
 namespace sparsebalance::data {
 
@@ -52,26 +51,6 @@ uint64_t Sha256::Truncated64() {
   uint64_t value = 0;
   std::memcpy(&value, digest.data(), sizeof(value));
   return value;
-}
-
-absl::StatusOr<uint64_t> BatchDigest(std::span<const uint64_t> ids,
-                                     std::span<const int64_t> lengths) {
-  if (ids.size() != lengths.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", ids.size(), " ids has ",
-                                                   lengths.size(), " lengths; give one for each"));
-  }
-  Sha256 digest;
-  digest.Add("sparsebalance.batch.v1");
-  digest.AddU64(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (lengths[i] < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sequence ", ids[i], " has the negative length ", lengths[i]));
-    }
-    digest.AddU64(ids[i]);
-    digest.AddU64(static_cast<uint64_t>(lengths[i]));
-  }
-  return digest.Truncated64();
 }
 
 }  // namespace sparsebalance::data

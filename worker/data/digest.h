@@ -8,8 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/status/statusor.h"
-
 namespace sparsebalance::data {
 
 class Sha256 {
@@ -31,12 +29,5 @@ class Sha256 {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// What names a global batch: the ids in their order and the length of each, in tokens. Equal on all
-// ranks exactly where they mean the same batch of the same data. SHA-256 over the text
-// "sparsebalance.batch.v1", the count, and (id, length) pairs, integers as u64 little-endian.
-// INVALID_ARGUMENT where the spans differ in size or a length is negative.
-absl::StatusOr<uint64_t> BatchDigest(std::span<const uint64_t> ids,
-                                     std::span<const int64_t> lengths);
 
 }  // namespace sparsebalance::data

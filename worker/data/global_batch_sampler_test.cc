@@ -5,7 +5,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/data/digest.h"
 
 namespace sparsebalance::data {
 namespace {
@@ -111,26 +110,6 @@ TEST(GlobalBatchSamplerTest, PeekSeesWhatNextWillGiveAndMovesNothing) {
     for (const GlobalBatch& batch : ahead) ASSERT_EQ(walker.Next(), batch);
     sampler.Next();
   }
-}
-
-TEST(BatchDigestTest, DependsOnIdsOrderAndLengths) {
-  const auto digest = [](const std::vector<uint64_t>& ids, const std::vector<int64_t>& lengths) {
-    return *BatchDigest(ids, lengths);
-  };
-  const uint64_t base = digest({1, 2}, {10, 20});
-  EXPECT_EQ(digest({1, 2}, {10, 20}), base);
-  EXPECT_NE(digest({2, 1}, {20, 10}), base);
-  EXPECT_NE(digest({1, 2}, {10, 21}), base);
-  EXPECT_NE(digest({1}, {10}), base);
-  EXPECT_EQ(base, 0xf535ca72ac61d7b0u);  // pinned
-}
-
-TEST(BatchDigestTest, RefusesSpansThatDoNotMatch) {
-  const std::vector<uint64_t> ids = {1, 2};
-  EXPECT_EQ(BatchDigest(ids, std::vector<int64_t>{1}).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(BatchDigest(ids, std::vector<int64_t>{1, -1}).status().code(),
-            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

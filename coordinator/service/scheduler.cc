@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "absl/time/clock.h"
+
 namespace sparsebalance {
 
 ThreadScheduler::ThreadScheduler() : thread_([this] { Run(); }) {}
@@ -52,7 +54,7 @@ void ThreadScheduler::Run() {
         }
         const absl::Duration left = timers_.begin()->first.first - Now();
         if (left <= absl::ZeroDuration()) break;
-        changed_.WaitWithTimeout(&mutex_, left);
+        changed_.WaitWithDeadline(&mutex_, absl::Now() + left);
       }
       if (stopping_) return;
       callback = std::move(timers_.begin()->second);

@@ -13,6 +13,10 @@ namespace absl {
 ABSL_NAMESPACE_BEGIN
 namespace {
 
+// Waits with a time-out call waits with a deadline through these very definitions: only the outer
+// call tells the sanitizer.
+thread_local bool waiting = false;
+
 constexpr unsigned kRead = __tsan_mutex_read_lock;
 
 template <typename Function>
@@ -43,6 +47,11 @@ void WhileUnlocking(void* mutex, unsigned flags, Call call) {
 // A wait gives the lock up and takes it again.
 template <typename Call>
 auto WhileWaiting(void* mutex, Call call) {
+  if (waiting) return call();
+  struct Outer {
+    Outer() { waiting = true; }
+    ~Outer() { waiting = false; }
+  } outer;
   WhileUnlocking(mutex, 0, [] {});
   return WhileLocking(mutex, 0, call);
 }
@@ -56,6 +65,14 @@ void Mutex::Lock() {
 void Mutex::Unlock() {
   static auto* const next = Next<void(Mutex*)>("_ZN4absl7debian35Mutex6UnlockEv");
   WhileUnlocking(this, 0, [&] { next(this); });
+}
+bool Mutex::TryLock() {
+  static auto* const next = Next<bool(Mutex*)>("_ZN4absl7debian35Mutex7TryLockEv");
+  __tsan_mutex_pre_lock(this, __tsan_mutex_try_lock);
+  const bool taken = next(this);
+  __tsan_mutex_post_lock(this, __tsan_mutex_try_lock | (taken ? 0 : __tsan_mutex_try_lock_failed),
+                         0);
+  return taken;
 }
 void Mutex::ReaderLock() {
   static auto* const next = Next<void(Mutex*)>("_ZN4absl7debian35Mutex10ReaderLockEv");

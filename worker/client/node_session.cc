@@ -226,6 +226,8 @@ void NodeSession::Report(v1::RankTelemetry telemetry) {
 void NodeSession::ReportConsumed(v1::ConsumedBatch consumed) {
   absl::MutexLock lock(&mutex_);
   consumed_.push_back(std::move(consumed));
+  // The journal is a check, the checkpoint is the authority: a gap in it costs nothing else.
+  while (consumed_.size() > options_.max_unsent_consumed) consumed_.pop_front();
 }
 
 absl::Status NodeSession::Health() {
@@ -284,8 +286,7 @@ absl::Status NodeSession::Leave(const std::string& reason, bool job_finished) {
   {
     absl::MutexLock lock(&mutex_);
     *request.mutable_node() = Key();
-    for (const v1::RankTelemetry& telemetry : telemetry_) *request.add_telemetry() = telemetry;
-    for (const v1::ConsumedBatch& consumed : consumed_) *request.add_consumed() = consumed;
+    AddReports(request);
   }
   request.set_reason(reason);
   request.set_job_finished(job_finished);

@@ -47,6 +47,9 @@ struct NodeSessionOptions {
   absl::Duration backoff_max = absl::Seconds(2);
   // Telemetry of so many steps is kept while the coordinator is away; older steps are dropped.
   size_t max_unsent_steps = 256;
+  // Consumed batches wait likewise, and are sent some at a time: the coordinator bounds a call.
+  size_t max_unsent_consumed = 16384;
+  size_t max_consumed_per_call = 1024;
   // Called with lines for people; from any thread.
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
@@ -90,6 +93,14 @@ class NodeSession : public PlanSource {
   absl::Status RegisterWithRetry(absl::Time deadline);
   absl::StatusOr<v1::JoinJobResponse> JoinOnce(bool reconnect, absl::Duration wait);
   v1::NodeKey Key() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds telemetry and consumed batches that wait to be sent to a request that carries both.
+  template <typename Request>
+  void AddReports(Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const v1::RankTelemetry& telemetry : telemetry_) *request.add_telemetry() = telemetry;
+    for (size_t i = 0; i < consumed_.size() && i < options_.max_consumed_per_call; ++i) {
+      *request.add_consumed() = consumed_[i];
+    }
+  }
   v1::ProfileKey DeviceKey() const;
   void ExchangeLoop();
   void HeartbeatLoop();

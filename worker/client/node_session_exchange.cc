@@ -39,8 +39,7 @@ void NodeSession::ExchangeLoop() {
 v1::ExchangeStepRequest NodeSession::NextRequest() const {
   v1::ExchangeStepRequest request;
   *request.mutable_node() = Key();
-  for (const v1::RankTelemetry& telemetry : telemetry_) *request.add_telemetry() = telemetry;
-  for (const v1::ConsumedBatch& consumed : consumed_) *request.add_consumed() = consumed;
+  AddReports(request);
   *request.mutable_batch() = *wanted_;
   const bool holds_rank_0 = std::any_of(ranks_.begin(), ranks_.end(),
                                         [](const v1::RankInfo& rank) { return rank.rank() == 0; });

@@ -170,6 +170,22 @@ TEST_F(NodeSessionTest, ARestartedCoordinatorIsJoinedAgainUnderTheSameGeneration
   EXPECT_TRUE(a_->Health().ok()) << a_->Health();
 }
 
+TEST_F(NodeSessionTest, ABacklogOfConsumedBatchesFromALongOutageDoesNotKeepPlansAway) {
+  StartServer();
+  JoinBoth();
+  constexpr uint64_t kSteps = 6000;  // more than the coordinator takes in one call
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    v1::ConsumedBatch consumed;
+    consumed.set_step(step);
+    consumed.add_sequence_ids(step);
+    a_->ReportConsumed(std::move(consumed));
+  }
+  const auto plans = PlansOfSomeStepFrom(kSteps);
+  EXPECT_EQ(plans.first.digest, plans.second.digest);
+  EXPECT_EQ(plans.first.step, kSteps);
+  EXPECT_TRUE(a_->Leave("finished", true).ok());
+}
+
 TEST_F(NodeSessionTest, AReplacedMemberEndsTheOthersSession) {
   StartServer();
   JoinBoth();

@@ -50,6 +50,15 @@ TEST_F(DataMainTest, PacksAndInspects) {
   EXPECT_EQ(nlohmann::json::parse(out_)["tokens"], 65);
 }
 
+TEST_F(DataMainTest, MakesTheFolderOfItsOutput) {
+  WriteFile(folder_ / "a.txt", "text");
+  ASSERT_EQ(Run("pack --input $D/a.txt --output $D/new/folder/set"), 0) << err_;
+  ASSERT_EQ(Run("inspect $D/new/folder/set --verify"), 0) << err_;
+  // A file stands where the folder should be.
+  EXPECT_EQ(Run("pack --input $D/a.txt --output $D/a.txt/set"), 1);
+  EXPECT_THAT(err_, HasSubstr("a.txt/set"));
+}
+
 TEST_F(DataMainTest, InputErrorsExitWithOne) {
   WriteFile(folder_ / "a.jsonl", "{");
   EXPECT_EQ(Run("pack --input $D/a.jsonl --output $D/set"), 1);

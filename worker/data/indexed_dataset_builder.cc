@@ -67,6 +67,10 @@ absl::StatusOr<IndexedDatasetBuilder> IndexedDatasetBuilder::Create(const std::s
       }
     }
   }
+  // If the folder cannot be made, creating the file says why.
+  const std::filesystem::path folder = std::filesystem::path(prefix).parent_path();
+  std::error_code ignored;
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   absl::StatusOr<PendingFile> bin = PendingFile::Create(prefix + ".bin");
   if (!bin.ok()) return bin.status();
   IndexedDatasetBuilder builder;

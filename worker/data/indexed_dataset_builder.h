@@ -32,8 +32,8 @@ class IndexedDatasetBuilder {
     bool overwrite = false;
   };
 
-  // ALREADY_EXISTS where the prefix is taken; the system's error where the folder cannot be
-  // written.
+  // Makes the prefix's folder where it is missing. ALREADY_EXISTS where the prefix is taken; the
+  // system's error where the folder cannot be made or written.
   static absl::StatusOr<IndexedDatasetBuilder> Create(const std::string& prefix, TokenType type,
                                                       Options options);
 

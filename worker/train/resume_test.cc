@@ -11,6 +11,7 @@ namespace sparsebalance {
 namespace {
 
 using ::testing::HasSubstr;
+using train_testing::kLengths;
 using train_testing::PlansBy;
 using train_testing::RankResult;
 using train_testing::RunRanks;
@@ -18,9 +19,6 @@ using train_testing::RunSetup;
 using train_testing::ScriptedPlans;
 using train_testing::TinyOptions;
 using train_testing::WriteDataset;
-
-const std::vector<int64_t> kLengths = {5,  100, 17, 64, 33, 1,  90, 8,  57, 12,  128, 40,
-                                       71, 3,   26, 95, 50, 19, 80, 61, 7,  110, 45,  30};
 
 class ResumeTest : public ::testing::Test {
  protected:

@@ -24,6 +24,10 @@ namespace sparsebalance::train_testing {
 
 inline constexpr int kVocabulary = 64;
 
+// Of 24 sequences: one token, whole blocks of 8, partial ones, and one as long as the cap.
+inline const std::vector<int64_t> kLengths = {5,  100, 17, 64, 33, 1,  90, 8,  57, 12,  128, 40,
+                                              71, 3,   26, 95, 50, 19, 80, 61, 7,  110, 45,  30};
+
 // Sequences of these lengths with tokens drawn from `seed`; every third token of a sequence that
 // has an odd id is not supervised where `masked`.
 inline void WriteDataset(const std::string& prefix, const std::vector<int64_t>& lengths,

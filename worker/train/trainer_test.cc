@@ -13,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using train_testing::ExpectClose;
+using train_testing::kLengths;
 using train_testing::OfferFrom;
 using train_testing::PlansBy;
 using train_testing::RankResult;
@@ -21,9 +22,6 @@ using train_testing::RunSetup;
 using train_testing::ScriptedPlans;
 using train_testing::TinyOptions;
 using train_testing::WriteDataset;
-
-const std::vector<int64_t> kLengths = {5,  100, 17, 64, 33, 1,  90, 8,  57, 12,  128, 40,
-                                       71, 3,   26, 95, 50, 19, 80, 61, 7,  110, 45,  30};
 
 class TrainerTest : public ::testing::Test {
  protected:

@@ -14,8 +14,21 @@
 namespace sparsebalance::planner {
 namespace {
 
-// Steps behind a rank's speed: the median has turned after half of them.
-constexpr size_t kSpeedWindow = 5;
+// Steps behind a rank's speed, and those that are enough to tell of a change: their median has
+// turned after half of them.
+constexpr size_t kSpeedWindow = 15;
+constexpr size_t kChangeWindow = 5;
+// Scatter of a step's time that is assumed before there are samples, and the samples it is worth.
+constexpr double kPriorScatter = 0.05;
+constexpr double kPriorSamples = 4;
+// Median absolute deviation to standard deviation, and standard error of a median over that of a
+// mean: both of a normal distribution.
+constexpr double kDeviationOfMad = 1.4826;
+constexpr double kErrorOfMedian = 1.2533;
+// Standard errors between the last steps and those before that tell of a change.
+constexpr double kChangeErrors = 3;
+// Standard errors up to which a rank's difference from the others is taken for noise.
+constexpr double kNoiseErrors = 2;
 constexpr size_t kConstantWindow = 15;
 // Data lose this share of their weight with every report, spread over the ranks.
 constexpr double kForgetting = 0.02;
@@ -29,7 +42,9 @@ constexpr double kOutlier = 3;
 constexpr double kSameSpeed = 0.02;
 // Steps of which some ranks never reported are dropped beyond so many.
 constexpr size_t kMaxPending = 8;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
+
+double Square(double x) { return x * x; }
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -41,6 +56,25 @@ double Median(std::vector<double> values) {
 
 double Median(const std::deque<double>& values) {
   return Median(std::vector<double>(values.begin(), values.end()));
+}
+
+// The last few where they lie apart from those before by more than both scatter, else all.
+std::vector<double> SinceChange(std::vector<double> ratios) {
+  if (ratios.size() < 2 * kChangeWindow) {
+    if (ratios.size() > kChangeWindow) ratios.erase(ratios.begin(), ratios.end() - kChangeWindow);
+    return ratios;
+  }
+  const auto split = ratios.end() - kChangeWindow;
+  const std::vector<double> before(ratios.begin(), split);
+  std::vector<double> last(split, ratios.end());
+  const double old_speed = Median(before);
+  const double new_speed = Median(last);
+  std::vector<double> deviations;
+  for (const double ratio : before) deviations.push_back(std::fabs(ratio - old_speed));
+  for (const double ratio : last) deviations.push_back(std::fabs(ratio - new_speed));
+  const double error = kErrorOfMedian * kDeviationOfMad * Median(std::move(deviations)) *
+                       std::sqrt(1.0 / static_cast<double>(before.size()) + 1.0 / kChangeWindow);
+  return std::fabs(new_speed - old_speed) > kChangeErrors * error ? last : ratios;
 }
 
 void PushBounded(std::deque<double>& window, double value, size_t limit) {
@@ -121,14 +155,33 @@ uint32_t LatencyEstimator::WorldSize() const {
 
 double LatencyEstimator::Modelled(const Features& features) const { return Dot(shape_, features); }
 
-double LatencyEstimator::SpeedOver(const Features& shape, uint32_t rank) const {
+std::vector<double> LatencyEstimator::RatiosOver(const Features& shape, uint32_t rank) const {
   std::vector<double> ratios;
   ratios.reserve(recent_[rank].size());
   for (const StepSample& s : recent_[rank]) {
     const double modelled = Dot(shape, s.features);
     if (modelled > 0) ratios.push_back(s.measured_ms / modelled);
   }
-  return ratios.empty() ? 0 : Median(std::move(ratios));
+  return ratios;
+}
+
+double LatencyEstimator::SpeedOver(const Features& shape, uint32_t rank) const {
+  const std::vector<double> ratios = RatiosOver(shape, rank);
+  return ratios.empty() ? 0 : Median(SinceChange(ratios));
+}
+
+double LatencyEstimator::Scatter() const {
+  std::vector<double> deviations;
+  for (uint32_t r = 0; r < recent_.size(); ++r) {
+    const std::vector<double> ratios = SinceChange(RatiosOver(shape_, r));
+    if (ratios.size() < 2) continue;
+    const double middle = Median(ratios);
+    for (const double ratio : ratios) deviations.push_back(std::fabs(ratio / middle - 1));
+  }
+  const auto samples = static_cast<double>(deviations.size());
+  const double seen = kDeviationOfMad * Median(std::move(deviations));
+  return std::sqrt((kPriorSamples * Square(kPriorScatter) + samples * Square(seen)) /
+                   (kPriorSamples + samples));
 }
 
 double LatencyEstimator::CommonSpeedOver(const Features& shape) const {
@@ -248,7 +301,7 @@ void LatencyEstimator::FinishStep(const PendingStep& step) {
     size_t count = 0;
     for (uint32_t s = 0; s < stages; ++s) {
       const uint32_t rank = (d * stages + s) * sequence;
-      const double speed = Speed(rank);
+      const double speed = CommonSpeed() * time_factor(rank);
       for (const Features& row : step.at(rank).micro_batches) {
         const auto ns = static_cast<int64_t>(Modelled(row) * speed * 1e6);
         times.forward[s].push_back(static_cast<int64_t>(static_cast<double>(ns) * share));
@@ -286,7 +339,12 @@ v1::LatencyModel LatencyEstimator::model() const {
 double LatencyEstimator::time_factor(uint32_t rank) const {
   if (rank >= recent_.size() || recent_[rank].empty()) return 1;
   const double speed = Speed(rank);
-  return speed > 0 ? std::clamp(speed / CommonSpeed(), 0.01, 100.0) : 1;
+  if (!(speed > 0)) return 1;
+  const double apart = std::log(speed / CommonSpeed());
+  const auto samples = static_cast<double>(SinceChange(RatiosOver(shape_, rank)).size());
+  const double error = kErrorOfMedian * Scatter() / std::sqrt(samples);
+  const double noise = Square(kNoiseErrors * error) / std::max(Square(apart), 1e-12);
+  return std::clamp(std::exp(apart * std::max(0.0, 1 - noise)), 0.01, 100.0);
 }
 
 std::vector<v1::RankFactor> LatencyEstimator::rank_factors() const {

@@ -2,7 +2,9 @@
 //
 // Three things are learned, at three speeds:
 //   - a speed for every rank: the median over its last steps of measured over modelled compute. A
-//     rank that turns slow is followed in a few steps, one outlier is not followed at all.
+//     rank that turns slow is followed in a few steps, one outlier is not followed at all. What is
+//     told of it is shrunk towards no difference by how much the samples scatter (Breiman's
+//     non-negative garrote): a plan that chases noise is worse than one that ignores it.
 //   - the shape of the model (constant, per token, per pair, router): recursive least squares with
 //     forgetting over all micro-batches, each divided by its rank's speed, held non-negative and
 //     tied to the starting model in directions that the data say nothing about.
@@ -51,13 +53,13 @@ class LatencyEstimator {
   // Data-parallel indices whose factor differs from 1, by index. The slowest of a replica's ranks
   // speaks for it.
   std::vector<v1::RankFactor> rank_factors() const;
-  // Of a global rank, measured over predicted; 1 before it has reported.
+  // Of a global rank, its time over the median rank's for the same work; 1 before it has reported.
   double time_factor(uint32_t rank) const;
   // "learned" after the first report, before that "profile" or "default".
   std::string source() const;
   uint64_t reports() const { return reports_; }
 
-  // All that was learned, some hundred bytes and 300 a rank; versioned, the same on any machine.
+  // All that was learned, some hundred bytes and 600 a rank; versioned, the same on any machine.
   std::string Serialize() const;
   // INVALID_ARGUMENT where the bytes are damaged, from another version or another job's shape; the
   // estimator is then unchanged.
@@ -78,8 +80,13 @@ class LatencyEstimator {
 
   uint32_t WorldSize() const;
   double Modelled(const Features& features) const;
-  // Measured over what the shape predicts; 0 for a rank that has not reported.
+  // Measured over what the shape predicts, by step, oldest first.
+  std::vector<double> RatiosOver(const Features& shape, uint32_t rank) const;
+  // Median of these, over the last few steps where they tell of a change; 0 for a rank that has not
+  // reported.
   double SpeedOver(const Features& shape, uint32_t rank) const;
+  // Standard deviation of one step's ratio around its rank's speed, relative, over all ranks.
+  double Scatter() const;
   double Speed(uint32_t rank) const { return SpeedOver(shape_, rank); }
   // Median over ranks; 1 before any has reported.
   double CommonSpeedOver(const Features& shape) const;

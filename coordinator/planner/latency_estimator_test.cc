@@ -182,6 +182,27 @@ TEST(LatencyEstimator, FollowsARankThatTurnsSlowWithinTenSteps) {
   EXPECT_NEAR(slow->time_factor(), 1.3, 0.07);
 }
 
+TEST(LatencyEstimator, DoesNotTakeNoiseForSlowRanks) {
+  // Steps that scatter by some 10 % each, as on machines that are shared with others.
+  Machine machine(2, 0.3);
+  LatencyEstimator estimator(machine.Options(), machine.ProfileTimes(1));
+  double sum = 0;
+  constexpr int kSteps = 200;
+  for (uint64_t s = 0; s < kSteps; ++s) {
+    Machine::Report(machine.Run(s), estimator);
+    sum += std::fabs(estimator.time_factor(0) - 1);
+  }
+  EXPECT_LT(sum / kSteps, 0.005);
+}
+
+TEST(LatencyEstimator, FindsASlowRankUnderHeavyNoise) {
+  Machine machine(4, 0.3);
+  machine.slowness_[3] = 1.25;
+  LatencyEstimator estimator(machine.Options(), machine.ProfileTimes(1));
+  MeanPredictedOverMeasured(machine, estimator, 30);
+  EXPECT_NEAR(estimator.time_factor(3), 1.25, 0.08);
+}
+
 TEST(LatencyEstimator, IgnoresOneOutlier) {
   Machine machine(4, 0.05);
   LatencyEstimator estimator(machine.Options(), machine.ProfileTimes(1));

@@ -97,11 +97,17 @@ TEST(TrainingTest, TrainingOutlivesAKilledCoordinatorAndUsesPlansAgainAfterItsRe
   Cluster cluster;
   cluster.PackData(160, 200, 500);
   cluster.StartCoordinator();
-  // Ten epochs of 20 batches: long enough for all that follows, and each is checked.
-  const std::vector<std::string> flags = {"--steps", "200", "--hidden-size", "96", "--layers", "3"};
+  // Epochs of 20 batches: long enough for all that follows, and each is checked.
+#ifdef __SANITIZE_THREAD__
+  constexpr uint64_t kEpochs = 4;  // steps take twenty times as long
+#else
+  constexpr uint64_t kEpochs = 10;
+#endif
+  const std::string steps = absl::StrCat(kEpochs * 20);
+  const std::vector<std::string> flags = {"--steps", steps, "--hidden-size", "96", "--layers", "3"};
   auto one = cluster.StartWorker(2, 1, flags);
   auto zero = cluster.StartWorker(2, 0, flags);
-  const auto step_4 = zero->WaitForLine("step   4/200");
+  const auto step_4 = zero->WaitForLine("step   4/" + steps);
   ASSERT_TRUE(step_4.has_value()) << zero->Output();
   cluster.KillCoordinator();
   const auto fallback = zero->WaitForLine("(fallback plan)", *step_4);
@@ -124,7 +130,7 @@ TEST(TrainingTest, TrainingOutlivesAKilledCoordinatorAndUsesPlansAgainAfterItsRe
     if (!record.used_fallback()) epochs_of_leader.insert(record.leader_epoch());
   }
   EXPECT_EQ(epochs_of_leader.size(), 2u) << "plans of both lives of the coordinator";
-  for (uint64_t epoch = 0; epoch < 10; ++epoch) {
+  for (uint64_t epoch = 0; epoch < kEpochs; ++epoch) {
     ExpectEachTrained(TimesTrained(records, epoch * 20, epoch * 20 + 20), 160, 1);
   }
 }

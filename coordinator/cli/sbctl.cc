@@ -1,7 +1,7 @@
-// sbctl: what an operator asks a coordinator.
+// sbctl: what an operator asks a coordinator, and what can be found out without one.
 //
-// Exit codes: 0 answered, 1 the coordinator could not answer (unreachable, unknown job), 2 a
-// mistake on the command line.
+// Exit codes: 0 answered, 1 there is no answer (coordinator unreachable, unknown job, bad input
+// file), 2 a mistake on the command line.
 
 #include <grpc/support/log.h>
 
@@ -14,7 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/cli/plan_requests.h"
 #include "coordinator/cli/views.h"
+#include "coordinator/planner/planner.h"
 #include "coordinator/service/status_conversion.h"
 #include "google/protobuf/util/json_util.h"
 #include "grpcpp/grpcpp.h"
@@ -35,6 +37,9 @@ struct Flags {
   std::string ns;
   uint64_t step = 0;
   bool explain = false;
+  std::string requests;
+  std::string policy;
+  std::string effort;
 };
 
 v1::JobKey ParseJob(const std::string& text) {
@@ -145,9 +150,22 @@ class Session {
   std::unique_ptr<v1::Coordinator::Stub> stub_;
 };
 
+int PlanFromFile(const Flags& flags) {
+  PlanRequestsOptions options;
+  options.path = flags.requests;
+  options.policy = flags.policy;
+  options.effort = flags.effort;
+  options.json = flags.format == "json";
+  options.explain = flags.explain;
+  const absl::Status status = PlanRequests(options, std::cout);
+  if (status.ok()) return 0;
+  std::cerr << "sbctl: " << status.message() << "\n";
+  return kFailed;
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Asks a SparseBalance coordinator about its jobs.", "sbctl");
+  CLI::App app("Asks a SparseBalance coordinator about its jobs, and plans without one.", "sbctl");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version", std::string("sbctl ") + SPARSEBALANCE_VERSION);
   app.require_subcommand(1);
@@ -166,9 +184,23 @@ int Main(int argc, char** argv) {
   jobs->add_option("--namespace", flags.ns, "Only jobs of this namespace");
   CLI::App* job = app.add_subcommand("job", "One job: its ranks and latest steps");
   job->add_option("job", flags.job, "[NAMESPACE/]NAME")->required();
-  CLI::App* plan = app.add_subcommand("plan", "The plan of a recent step");
-  plan->add_option("job", flags.job, "[NAMESPACE/]NAME")->required();
-  plan->add_option("step", flags.step, "STEP")->required();
+  CLI::App* plan =
+      app.add_subcommand("plan", "The plan of a recent step, or plans for batches in a file");
+  CLI::Option* plan_job = plan->add_option("job", flags.job, "[NAMESPACE/]NAME");
+  CLI::Option* plan_step = plan->add_option("step", flags.step, "STEP");
+  plan_job->needs(plan_step);
+  CLI::Option* requests =
+      plan->add_option("--requests", flags.requests,
+                       "Plan the batches of this file, one request in JSON a line, without a "
+                       "coordinator")
+          ->check(CLI::ExistingFile)
+          ->excludes(plan_job);
+  plan->add_option("--policy", flags.policy, "Plan them by this policy")
+      ->check(CLI::IsMember(planner::PolicyNames()))
+      ->needs(requests);
+  plan->add_option("--effort", flags.effort, "Search with this effort: fast, normal or high")
+      ->check(CLI::IsMember({"fast", "normal", "high"}))
+      ->needs(requests);
   plan->add_flag("--explain", flags.explain, "Say why it is so");
   try {
     app.parse(argc, argv);
@@ -176,6 +208,11 @@ int Main(int argc, char** argv) {
     return app.exit(e);
   } catch (const CLI::Error& e) {
     std::cerr << "sbctl: " << e.what() << " (see sbctl --help)\n";
+    return kUsage;
+  }
+  if (plan->parsed() && !flags.requests.empty()) return PlanFromFile(flags);
+  if (plan->parsed() && flags.job.empty()) {
+    std::cerr << "sbctl: plan needs a job and a step, or --requests FILE (see sbctl plan --help)\n";
     return kUsage;
   }
   Session session(flags);

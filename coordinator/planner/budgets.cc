@@ -1,6 +1,7 @@
 #include "coordinator/planner/budgets.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <queue>
 
@@ -8,7 +9,11 @@ namespace sparsebalance::planner {
 namespace {
 
 // Halvings of the interval in which the step time is refined below the paths' granularity.
-constexpr int kRefinements = 12;
+constexpr int kRefinements = 10;
+// Steps that are looked at for parts that fit, while the step time is refined.
+constexpr int kPartialSteps = 8;
+// Paths by schedule take a simulation for every segment of every sequence, several times.
+constexpr int kMostSequencesBySchedule = 128;
 
 struct Candidate {
   int64_t coverage;
@@ -34,6 +39,8 @@ BudgetOptimizer::BudgetOptimizer(const Problem& problem, const Envelopes& envelo
       evaluator_(problem),
       paths_(problem.num_ranks()),
       other_(problem.num_sequences()),
+      trial_(problem.num_sequences()),
+      rank_(problem.num_sequences()),
       place_(problem.num_sequences()),
       blocked_(problem.num_sequences(), 0) {}
 
@@ -48,46 +55,52 @@ void BudgetOptimizer::LowestTimes(const RankItems& items, std::vector<int64_t>& 
   }
 }
 
-void BudgetOptimizer::BuildPathByOwnTime(int rank, const RankItems& items, RankPaths& paths) {
-  std::vector<int64_t> raw;
-  LowestTimes(items, raw);
-  std::vector<EnvelopeSegment> segments;
-  for (const int32_t i : paths.sequences) {
-    const auto of = envelopes_.Of(i);
-    segments.insert(segments.end(), of.begin(), of.end());
-  }
-  std::sort(segments.begin(), segments.end(), SteeperThan);
-  Path& path = paths.by_own_time;
-  path.steps.clear();
-  path.steps.reserve(segments.size());
-  int64_t gained = 0;
-  if (problem_.stages() == 1) {
-    int64_t total = std::accumulate(raw.begin(), raw.end(), int64_t{0});
-    path.start_ns = problem_.OnRank(rank, total);
-    for (const EnvelopeSegment& s : segments) {
-      total += s.time;
-      gained += s.coverage;
-      path.steps.push_back({s.sequence, s.to, problem_.OnRank(rank, total), gained});
+void BudgetOptimizer::BuildPathsByOwnTime(const Batching& batching) {
+  const bool serial = problem_.stages() == 1;
+  for (int r = 0; r < problem_.num_ranks(); ++r) {
+    RankPaths& paths = paths_[r];
+    LowestTimes(batching[r], paths.raw);
+    paths.sequences.clear();
+    for (const MicroBatchItems& mb : batching[r]) {
+      paths.sequences.insert(paths.sequences.end(), mb.begin(), mb.end());
+      for (const int32_t i : mb) rank_[i] = r;
     }
-    return;
+    paths.total = std::accumulate(paths.raw.begin(), paths.raw.end(), int64_t{0});
+    paths.gained = 0;
+    paths.by_own_time.steps.clear();
+    Scale(r, paths.raw, paths.scaled);
+    paths.by_own_time.start_ns =
+        serial ? problem_.OnRank(r, paths.total) : evaluator_.SpanNs(paths.scaled);
   }
-  std::vector<int64_t> scaled(raw.size());
+  for (const EnvelopeSegment& s : envelopes_.BySteepness()) {
+    const int r = rank_[s.sequence];
+    RankPaths& paths = paths_[r];
+    paths.gained += s.coverage;
+    int64_t now = 0;
+    if (serial) {
+      paths.total += s.time;
+      now = problem_.OnRank(r, paths.total);
+    } else {
+      const int32_t m = place_[s.sequence];
+      paths.raw[m] += s.time;
+      paths.scaled[m] = problem_.OnRank(r, paths.raw[m]);
+      now = evaluator_.SpanNs(paths.scaled);
+    }
+    paths.by_own_time.steps.push_back({s.sequence, s.to, now, paths.gained});
+  }
+}
+
+void BudgetOptimizer::Scale(int rank, const std::vector<int64_t>& raw,
+                            std::vector<int64_t>& scaled) const {
+  scaled.resize(raw.size());
   for (size_t m = 0; m < raw.size(); ++m) scaled[m] = problem_.OnRank(rank, raw[m]);
-  path.start_ns = evaluator_.SpanNs(scaled);
-  for (const EnvelopeSegment& s : segments) {
-    const int32_t m = place_[s.sequence];
-    raw[m] += s.time;
-    scaled[m] = problem_.OnRank(rank, raw[m]);
-    gained += s.coverage;
-    path.steps.push_back({s.sequence, s.to, evaluator_.SpanNs(scaled), gained});
-  }
 }
 
 void BudgetOptimizer::BuildPathBySchedule(int rank, const RankItems& items, RankPaths& paths) {
   std::vector<int64_t> raw;
   LowestTimes(items, raw);
-  std::vector<int64_t> scaled(raw.size());
-  for (size_t m = 0; m < raw.size(); ++m) scaled[m] = problem_.OnRank(rank, raw[m]);
+  std::vector<int64_t> scaled;
+  Scale(rank, raw, scaled);
   int64_t span = evaluator_.SpanNs(scaled);
   Path& path = paths.by_schedule;
   path.steps.clear();
@@ -142,7 +155,7 @@ int64_t BudgetOptimizer::GainWithin(const Path& path, int64_t limit_ns) {
 
 int64_t BudgetOptimizer::FillWithin(int rank, const RankItems& items, const Path& path,
                                     const std::vector<int32_t>& sequences, int64_t limit_ns,
-                                    std::vector<int32_t>& budgets) {
+                                    int most_partial, std::vector<int32_t>& budgets) {
   for (const int32_t i : sequences) {
     budgets[i] = problem_.sequence(i).low;
     blocked_[i] = 0;
@@ -151,27 +164,37 @@ int64_t BudgetOptimizer::FillWithin(int rank, const RankItems& items, const Path
       std::upper_bound(path.steps.begin(), path.steps.end(), limit_ns,
                        [](int64_t limit, const PathStep& step) { return limit < step.rank_ns; });
   for (auto step = path.steps.begin(); step != end; ++step) budgets[step->sequence] = step->to;
+  int64_t coverage = end == path.steps.begin() ? 0 : (end - 1)->coverage;
+  for (const int32_t i : sequences) coverage += problem_.Coverage(i, problem_.sequence(i).low);
 
-  // What is left goes to the next steps in order, as many blocks of each as fit. With one stage a
-  // rank's time is a sum and the fit is computed; otherwise the schedule is asked.
+  // What is left goes to the next steps in order, as many blocks of each as fit.
   const bool serial = problem_.stages() == 1;
-  int64_t now = serial ? evaluator_.RankNs(rank, items, budgets) : 0;
-  for (auto step = end; step != path.steps.end(); ++step) {
+  raw_.resize(items.size());
+  for (size_t m = 0; m < items.size(); ++m) {
+    raw_[m] = items[m].empty() ? problem_.zero_weight_ns() : problem_.predictor().constant_ns();
+    for (const int32_t i : items[m]) {
+      raw_[m] += problem_.TimeNs(i, budgets[i]);
+      place_[i] = static_cast<int32_t>(m);
+    }
+  }
+  Scale(rank, raw_, scaled_);
+  int64_t now = std::accumulate(scaled_.begin(), scaled_.end(), int64_t{0});
+  for (auto step = end; step != path.steps.end() && most_partial > 0; ++step) {
     const int32_t i = step->sequence;
-    const int32_t from = budgets[i];
     if (blocked_[i]) continue;
+    const int32_t from = budgets[i];
     const int64_t at_from = problem_.TimeNs(i, from);
+    const int32_t m = place_[i];
     const auto fits = [&](int32_t budget) {
-      if (serial) {
-        // Rounding of scaled micro-batches may be off by one nanosecond either way.
-        const int64_t more = problem_.OnRank(rank, problem_.TimeNs(i, budget) - at_from) + 1;
-        return now + more <= limit_ns;
-      }
-      budgets[i] = budget;
-      const bool ok = evaluator_.RankNs(rank, items, budgets) <= limit_ns;
-      budgets[i] = from;
+      const int64_t before = scaled_[m];
+      const int64_t after = problem_.OnRank(rank, raw_[m] + problem_.TimeNs(i, budget) - at_from);
+      if (serial) return now + after - before <= limit_ns;
+      scaled_[m] = after;
+      const bool ok = evaluator_.SpanNs(scaled_) <= limit_ns;
+      scaled_[m] = before;
       return ok;
     };
+    --most_partial;
     int32_t low = from;
     int32_t high = fits(from + 1) ? step->to + 1 : from + 1;
     while (high - low > 1) {
@@ -181,24 +204,26 @@ int64_t BudgetOptimizer::FillWithin(int rank, const RankItems& items, const Path
     // A sequence that did not get its whole step gets nothing of its later ones.
     blocked_[i] = low < step->to;
     if (low == from) continue;
-    if (serial) now += problem_.OnRank(rank, problem_.TimeNs(i, low) - at_from) + 1;
+    coverage += problem_.Coverage(i, low) - problem_.Coverage(i, from);
     budgets[i] = low;
+    raw_[m] += problem_.TimeNs(i, low) - at_from;
+    now -= scaled_[m];
+    scaled_[m] = problem_.OnRank(rank, raw_[m]);
+    now += scaled_[m];
   }
-  int64_t coverage = 0;
-  for (const int32_t i : sequences) coverage += problem_.Coverage(i, budgets[i]);
   return coverage;
 }
 
-int64_t BudgetOptimizer::FillAll(const Batching& batching, int64_t limit_ns,
+int64_t BudgetOptimizer::FillAll(const Batching& batching, int64_t limit_ns, int most_partial,
                                  std::vector<int32_t>& budgets) {
   int64_t sum = 0;
   for (int r = 0; r < problem_.num_ranks(); ++r) {
     const RankPaths& paths = paths_[r];
     const auto fill = [&](const Path& path, std::vector<int32_t>& out) {
-      return FillWithin(r, batching[r], path, paths.sequences, limit_ns, out);
+      return FillWithin(r, batching[r], path, paths.sequences, limit_ns, most_partial, out);
     };
     int64_t coverage = fill(paths.by_own_time, budgets);
-    if (problem_.stages() > 1) {
+    if (!paths.by_schedule.steps.empty()) {
       const int64_t other = fill(paths.by_schedule, other_);
       if (other > coverage) {
         coverage = other;
@@ -211,16 +236,15 @@ int64_t BudgetOptimizer::FillAll(const Batching& batching, int64_t limit_ns,
 }
 
 BudgetResult BudgetOptimizer::Optimize(const Batching& batching) {
+  BuildPathsByOwnTime(batching);
+  const bool by_schedule =
+      problem_.stages() > 1 && problem_.num_sequences() <= kMostSequencesBySchedule;
   int64_t least = 0;
   int64_t most = 0;
   for (int r = 0; r < problem_.num_ranks(); ++r) {
     RankPaths& paths = paths_[r];
-    paths.sequences.clear();
-    for (const MicroBatchItems& mb : batching[r]) {
-      paths.sequences.insert(paths.sequences.end(), mb.begin(), mb.end());
-    }
-    BuildPathByOwnTime(r, batching[r], paths);
-    if (problem_.stages() > 1) BuildPathBySchedule(r, batching[r], paths);
+    paths.by_schedule.steps.clear();
+    if (by_schedule) BuildPathBySchedule(r, batching[r], paths);
     const Path& path = paths.by_own_time;
     least = std::max(least, path.start_ns);
     most = std::max(most, path.steps.empty() ? path.start_ns : path.steps.back().rank_ns);
@@ -246,14 +270,14 @@ BudgetResult BudgetOptimizer::Optimize(const Batching& batching) {
   }
   // Parts of steps reach the floor a little earlier than whole ones.
   if (result.reached && limit > least) {
-    std::vector<int32_t> trial(problem_.num_sequences());
-    int64_t low = std::max(least - 1, limit - limit / 32);
+    int64_t low = std::max(least - 1, limit - limit / 64);
     for (int round = 0; round < kRefinements && limit - low > 1; ++round) {
       const int64_t middle = low + (limit - low) / 2;
-      (FillAll(batching, middle, trial) >= problem_.floor_sum() ? limit : low) = middle;
+      (FillAll(batching, middle, kPartialSteps, trial_) >= problem_.floor_sum() ? limit : low) =
+          middle;
     }
   }
-  result.coverage_sum = FillAll(batching, limit, result.budgets);
+  result.coverage_sum = FillAll(batching, limit, std::numeric_limits<int>::max(), result.budgets);
   result.step_ns = evaluator_.StepNs(batching, result.budgets);
   return result;
 }
@@ -261,10 +285,8 @@ BudgetResult BudgetOptimizer::Optimize(const Batching& batching) {
 std::vector<int32_t> PricedBudgets(const Problem& problem, const Envelopes& envelopes) {
   std::vector<int32_t> budgets(problem.num_sequences());
   for (int i = 0; i < problem.num_sequences(); ++i) budgets[i] = problem.sequence(i).low;
-  std::vector<EnvelopeSegment> segments(envelopes.All().begin(), envelopes.All().end());
-  std::sort(segments.begin(), segments.end(), SteeperThan);
   int64_t coverage = envelopes.lowest_coverage_sum();
-  for (const EnvelopeSegment& s : segments) {
+  for (const EnvelopeSegment& s : envelopes.BySteepness()) {
     if (coverage >= problem.floor_sum()) break;
     budgets[s.sequence] = s.to;
     coverage += s.coverage;

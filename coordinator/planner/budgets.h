@@ -44,20 +44,27 @@ class BudgetOptimizer {
   };
   struct RankPaths {
     Path by_own_time;
-    Path by_schedule;  // empty with one stage
+    Path by_schedule;  // empty with one stage, and where the batch is large
     std::vector<int32_t> sequences;
+    // While paths are built: times of micro-batches, their sum, coverage gained.
+    std::vector<int64_t> raw, scaled;
+    int64_t total = 0;
+    int64_t gained = 0;
   };
 
-  void BuildPathByOwnTime(int rank, const RankItems& items, RankPaths& paths);
+  // Of all ranks, in one walk over the segments by steepness.
+  void BuildPathsByOwnTime(const Batching& batching);
   void BuildPathBySchedule(int rank, const RankItems& items, RankPaths& paths);
   // Gain of the path's steps that end within `limit_ns`.
   static int64_t GainWithin(const Path& path, int64_t limit_ns);
-  // Sets the budgets of a rank to what its path and then parts of later steps allow within the
-  // limit; returns the coverage of its sequences.
+  // Sets the budgets of a rank to what its path and then parts of the next `most_partial` steps
+  // allow within the limit; returns the coverage of its sequences.
   int64_t FillWithin(int rank, const RankItems& items, const Path& path,
-                     const std::vector<int32_t>& sequences, int64_t limit_ns,
+                     const std::vector<int32_t>& sequences, int64_t limit_ns, int most_partial,
                      std::vector<int32_t>& budgets);
-  int64_t FillAll(const Batching& batching, int64_t limit_ns, std::vector<int32_t>& budgets);
+  int64_t FillAll(const Batching& batching, int64_t limit_ns, int most_partial,
+                  std::vector<int32_t>& budgets);
+  void Scale(int rank, const std::vector<int64_t>& raw, std::vector<int64_t>& scaled) const;
 
   // Micro-batch times at the lowest budgets, rank's speed left out, and every sequence's place.
   void LowestTimes(const RankItems& items, std::vector<int64_t>& raw);
@@ -67,8 +74,12 @@ class BudgetOptimizer {
   Evaluator evaluator_;
   std::vector<RankPaths> paths_;
   std::vector<int32_t> other_;  // budgets of the path not taken
+  std::vector<int32_t> trial_;  // budgets of a limit that is tried
+  std::vector<int32_t> rank_;   // [sequence] its rank
   std::vector<int32_t> place_;  // [sequence] its micro-batch on its rank
-  std::vector<char> blocked_;   // [sequence] scratch of FillWithin
+  // Scratch of FillWithin.
+  std::vector<char> blocked_;  // [sequence]
+  std::vector<int64_t> raw_, scaled_;
 };
 
 // Budgets at a common price of time for the whole batch, at which its coverage reaches the floor:

@@ -1,5 +1,8 @@
 #include "coordinator/planner/envelope.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace sparsebalance::planner {
 namespace {
 
@@ -15,13 +18,6 @@ bool Below(const Corner& left, const Corner& middle, const Corner& right) {
 }
 
 }  // namespace
-
-bool SteeperThan(const EnvelopeSegment& a, const EnvelopeSegment& b) {
-  const Int128 x = Int128{a.coverage} * b.time;
-  const Int128 y = Int128{b.coverage} * a.time;
-  if (x != y) return x > y;
-  return a.sequence != b.sequence ? a.sequence < b.sequence : a.from < b.from;
-}
 
 Envelopes::Envelopes(const Problem& problem) {
   std::vector<Corner> hull;
@@ -44,11 +40,16 @@ Envelopes::Envelopes(const Problem& problem) {
     lowest_coverage_sum_ += hull.front().coverage;
     highest_coverage_sum_ += hull.back().coverage;
     for (size_t c = 1; c < hull.size(); ++c) {
-      segments_.push_back({i, hull[c - 1].budget, hull[c].budget, hull[c].time - hull[c - 1].time,
-                           hull[c].coverage - hull[c - 1].coverage});
+      const int64_t time = hull[c].time - hull[c - 1].time;
+      const int64_t coverage = hull[c].coverage - hull[c - 1].coverage;
+      const double gain = time > 0 ? static_cast<double>(coverage) / static_cast<double>(time)
+                                   : std::numeric_limits<double>::infinity();
+      segments_.push_back({i, hull[c - 1].budget, hull[c].budget, time, coverage, gain});
     }
   }
   begin_.push_back(static_cast<uint32_t>(segments_.size()));
+  by_steepness_ = segments_;
+  std::sort(by_steepness_.begin(), by_steepness_.end(), SteeperThan);
 }
 
 }  // namespace sparsebalance::planner

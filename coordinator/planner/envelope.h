@@ -20,10 +20,15 @@ struct EnvelopeSegment {
   int32_t from, to;  // budgets
   int64_t time;      // ns, what the step from one to the other costs on a rank of factor 1
   int64_t coverage;  // 1e-9, what it gains; > 0
+  double gain;       // coverage / time, one correctly rounded division: the same on every machine
 };
 
-// More coverage a nanosecond; ties by sequence, then budget. A strict weak order.
-bool SteeperThan(const EnvelopeSegment& a, const EnvelopeSegment& b);
+// More coverage a nanosecond; ties by sequence, then budget. A strict weak order that keeps the
+// segments of a sequence in their order.
+inline bool SteeperThan(const EnvelopeSegment& a, const EnvelopeSegment& b) {
+  if (a.gain != b.gain) return a.gain > b.gain;
+  return a.sequence != b.sequence ? a.sequence < b.sequence : a.from < b.from;
+}
 
 // Envelopes of all sequences of a problem between their lowest and highest budgets.
 class Envelopes {
@@ -35,13 +40,15 @@ class Envelopes {
     return absl::MakeConstSpan(segments_).subspan(begin_[sequence],
                                                   begin_[sequence + 1] - begin_[sequence]);
   }
-  absl::Span<const EnvelopeSegment> All() const { return segments_; }
+  // Of all sequences, the steepest first.
+  absl::Span<const EnvelopeSegment> BySteepness() const { return by_steepness_; }
 
   int64_t lowest_coverage_sum() const { return lowest_coverage_sum_; }
   int64_t highest_coverage_sum() const { return highest_coverage_sum_; }
 
  private:
-  std::vector<EnvelopeSegment> segments_;
+  std::vector<EnvelopeSegment> segments_;  // by sequence
+  std::vector<EnvelopeSegment> by_steepness_;
   std::vector<uint32_t> begin_;
   int64_t lowest_coverage_sum_ = 0;
   int64_t highest_coverage_sum_ = 0;

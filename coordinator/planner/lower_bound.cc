@@ -17,9 +17,8 @@ class Bound {
   Bound(const Problem& problem, const Envelopes& envelopes, int64_t floor_sum)
       : problem_(problem),
         needed_(std::max<int64_t>(0, floor_sum - envelopes.lowest_coverage_sum())),
-        segments_(envelopes.All().begin(), envelopes.All().end()),
+        segments_(envelopes.BySteepness()),
         c0_(problem.predictor().constant_ns()) {
-    std::sort(segments_.begin(), segments_.end(), SteeperThan);
     const int n = problem.num_sequences();
     low_time_.resize(n);
     for (int i = 0; i < n; ++i) low_time_[i] = problem.TimeNs(i, problem.sequence(i).low);
@@ -189,8 +188,8 @@ class Bound {
   }
 
   const Problem& problem_;
-  int64_t needed_;  // coverage above that of the lowest budgets
-  std::vector<EnvelopeSegment> segments_;
+  int64_t needed_;                              // coverage above that of the lowest budgets
+  absl::Span<const EnvelopeSegment> segments_;  // the steepest first
   int64_t c0_;
   std::vector<int64_t> low_time_;    // [sequence]
   std::vector<int64_t> speeds_;      // fixed point, fastest first

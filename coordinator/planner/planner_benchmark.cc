@@ -13,7 +13,10 @@
 namespace sparsebalance::planner {
 namespace {
 
-v1::PlanRequest Job(int64_t sequences, int64_t ranks, int64_t stages, const std::string& policy) {
+enum class Budgets { kFloor, kFixed };
+
+v1::PlanRequest Job(int64_t sequences, int64_t ranks, int64_t stages, const std::string& policy,
+                    v1::SearchEffort effort, Budgets budgets) {
   v1::PlanRequest request;
   v1::PlanSettings& s = *request.mutable_settings();
   s.set_policy(policy);
@@ -23,6 +26,10 @@ v1::PlanRequest Job(int64_t sequences, int64_t ranks, int64_t stages, const std:
   s.set_base_budget_blocks(32);
   s.set_max_tokens_per_micro_batch(131072);
   s.set_coverage_guard(0.1);
+  s.set_search_effort(effort);
+  if (budgets == Budgets::kFixed) {
+    s.mutable_coverage_floor()->set_mode(v1::COVERAGE_FLOOR_MODE_FIXED);
+  }
   std::mt19937_64 random(1);
   const auto unit = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
   for (int64_t i = 0; i < sequences; ++i) {
@@ -35,8 +42,11 @@ v1::PlanRequest Job(int64_t sequences, int64_t ranks, int64_t stages, const std:
   return request;
 }
 
-void BM_MakePlan(benchmark::State& state, const std::string& policy, int64_t stages) {
-  const v1::PlanRequest request = Job(state.range(0), state.range(1), stages, policy);
+void BM_MakePlan(benchmark::State& state, const std::string& policy, int64_t stages,
+                 v1::SearchEffort effort = v1::SEARCH_EFFORT_NORMAL,
+                 Budgets budgets = Budgets::kFloor) {
+  const v1::PlanRequest request =
+      Job(state.range(0), state.range(1), stages, policy, effort, budgets);
   double gap = 0;
   for (auto _ : state) {  // NOLINT(clang-analyzer-deadcode.DeadStores)
     const auto plan = MakePlan(request);
@@ -54,7 +64,13 @@ BENCHMARK_CAPTURE(BM_MakePlan, length, "length", 1)->Apply(Sizes);
 BENCHMARK_CAPTURE(BM_MakePlan, karmarkar_karp, "karmarkar-karp", 1)->Apply(Sizes);
 BENCHMARK_CAPTURE(BM_MakePlan, paper, "paper", 1)->Apply(Sizes);
 BENCHMARK_CAPTURE(BM_MakePlan, sparsebalance, "sparsebalance", 1)->Apply(Sizes);
+BENCHMARK_CAPTURE(BM_MakePlan, sparsebalance_fixed, "sparsebalance", 1, v1::SEARCH_EFFORT_NORMAL,
+                  Budgets::kFixed)
+    ->Apply(Sizes);
 BENCHMARK_CAPTURE(BM_MakePlan, sparsebalance_4_stages, "sparsebalance", 4)->Apply(Sizes);
+BENCHMARK_CAPTURE(BM_MakePlan, sparsebalance_4_stages_fast, "sparsebalance", 4,
+                  v1::SEARCH_EFFORT_FAST)
+    ->Apply(Sizes);
 
 }  // namespace
 }  // namespace sparsebalance::planner

@@ -79,6 +79,9 @@ absl::StatusOr<Problem> Problem::Create(const v1::PlanRequest& request) {
   if (settings.paper_anchor() != v1::PAPER_ANCHOR_UNSPECIFIED) {
     p.paper_anchor_ = settings.paper_anchor();
   }
+  if (settings.search_effort() != v1::SEARCH_EFFORT_UNSPECIFIED) {
+    p.search_effort_ = settings.search_effort();
+  }
   p.zero_weight_ns_ = p.predictor_.constant_ns() + p.predictor_.SequenceNs(1, 1, 1);
 
   const auto cap = static_cast<int64_t>(settings.max_tokens_per_micro_batch());

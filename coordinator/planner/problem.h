@@ -78,6 +78,7 @@ class Problem {
   bool equal_count() const { return equal_count_; }
   int micro_batch_size() const { return micro_batch_size_; }
   v1::PaperAnchor paper_anchor() const { return paper_anchor_; }
+  v1::SearchEffort search_effort() const { return search_effort_; }
   // Least sum of coverage over all sequences that a plan must keep; 0 where only the guard counts.
   int64_t floor_sum() const { return floor_sum_; }
   int64_t base_coverage_sum() const { return base_coverage_sum_; }
@@ -95,6 +96,7 @@ class Problem {
   bool equal_count_ = false;
   int micro_batch_size_ = 0;
   v1::PaperAnchor paper_anchor_ = v1::PAPER_ANCHOR_MEAN;
+  v1::SearchEffort search_effort_ = v1::SEARCH_EFFORT_NORMAL;
   int64_t zero_weight_ns_ = 0;
   int64_t floor_sum_ = 0;
   int64_t base_coverage_sum_ = 0;

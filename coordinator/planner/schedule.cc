@@ -1,6 +1,7 @@
 #include "coordinator/planner/schedule.h"
 
 #include <algorithm>
+#include <array>
 
 #include "coordinator/planner/latency_model.h"
 
@@ -65,6 +66,55 @@ ScheduleResult SimulateSchedule(const ScheduleTimes& times) {
   return result;
 }
 
+template <int kStages>
+int64_t UniformSchedule::SpanOf(int count) {
+  // As Walk, with clocks in registers. In round j > 0 stage s runs the forward of micro-batch
+  // kStages - 1 - s + j, which stage s - 1 ran a round earlier, so that the stages of a round do
+  // not wait for each other.
+  std::array<int64_t, kStages> clock{};
+  int64_t* const end = forward_end_.data();
+  const int64_t* const forward = forward_.data();
+  const int64_t* const backward = backward_.data();
+  for (int s = 0; s < kStages; ++s) {
+    int64_t now = 0;
+    for (int i = 0; i < std::min(kStages - s, count); ++i) {
+      now = (s == 0 ? now : std::max(now, end[i])) + forward[i];
+      end[i] = now;
+    }
+    clock[s] = now;
+  }
+  const auto run_backward = [&](int j) {
+    int64_t ready = 0;
+    for (int s = kStages - 1; s >= 0; --s) {
+      ready = std::max(clock[s], ready) + backward[j];
+      clock[s] = ready;
+    }
+  };
+  run_backward(0);
+  int j = 1;
+  for (; j + kStages - 1 < count; ++j) {
+    // Stage 0 begins a micro-batch; nobody ran it before.
+    clock[0] += forward[kStages - 1 + j];
+    end[kStages - 1 + j] = clock[0];
+    for (int s = 1; s < kStages; ++s) {
+      const int i = kStages - 1 - s + j;
+      clock[s] = std::max(clock[s], end[i]) + forward[i];
+      end[i] = clock[s];
+    }
+    run_backward(j);
+  }
+  for (; j < count; ++j) {
+    for (int s = 0; s < kStages; ++s) {
+      const int i = kStages - 1 - s + j;
+      if (i >= count) continue;
+      clock[s] = std::max(clock[s], s == 0 ? 0 : end[i]) + forward[i];
+      end[i] = clock[s];
+    }
+    run_backward(j);
+  }
+  return *std::max_element(clock.begin(), clock.end());
+}
+
 int64_t UniformSchedule::Span(absl::Span<const int64_t> micro_batches) {
   if (micro_batches.empty()) return 0;
   const int count = static_cast<int>(micro_batches.size());
@@ -78,6 +128,11 @@ int64_t UniformSchedule::Span(absl::Span<const int64_t> micro_batches) {
   for (int i = 0; i < count; ++i) {
     forward_[i] = MulFixed(micro_batches[i], forward_fraction_);
     backward_[i] = micro_batches[i] - forward_[i];
+  }
+  if (stages_ == 2 || stages_ == 4 || stages_ == 8) {
+    forward_end_.resize(count);
+    if (stages_ == 2) return SpanOf<2>(count);
+    return stages_ == 4 ? SpanOf<4>(count) : SpanOf<8>(count);
   }
   return Walk(
       stages_, count, clock_, done_, forward_end_, [this](int, int i) { return forward_[i]; },

@@ -42,6 +42,10 @@ class UniformSchedule {
   int64_t Span(absl::Span<const int64_t> micro_batches);
 
  private:
+  // The usual depths, unrolled.
+  template <int kStages>
+  int64_t SpanOf(int count);
+
   int stages_;
   int64_t forward_fraction_;
   std::vector<int64_t> clock_;  // [stage]

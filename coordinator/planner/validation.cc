@@ -174,6 +174,10 @@ absl::Status ValidateSettings(const v1::PlanSettings& s) {
     return FieldError("settings.paper_anchor", absl::StrCat(s.paper_anchor()),
                       "is not an anchor that this version knows");
   }
+  if (!v1::SearchEffort_IsValid(s.search_effort())) {
+    return FieldError("settings.search_effort", absl::StrCat(s.search_effort()),
+                      "is not an effort that this version knows");
+  }
   return absl::OkStatus();
 }
 

@@ -1,30 +1,39 @@
 // Batching and budgets, each made for the other.
 //
-// From several starting batchings: improve the batching under the present budgets, find the best
-// budgets for it, and again with those, a few times. The best plan that was seen wins, be it one
-// with base budgets; a plan of `length` that is faster by the same model wins over it.
+// Construction: budgets at one price of time for the whole batch, a batching by the times that they
+// give, and the best budgets for that batching; with one stage, ranks are evened out by exchanges
+// in between. Then a search that changes batching, order and budgets together (joint_search.h), and
+// once more the best budgets for what it found. The fastest plan that was seen wins; a plan of
+// `length` that is faster by the same model wins over it.
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "coordinator/planner/batching_search.h"
+#include "coordinator/planner/batching.h"
 #include "coordinator/planner/budgets.h"
 #include "coordinator/planner/envelope.h"
+#include "coordinator/planner/joint_search.h"
+#include "coordinator/planner/packing.h"
 #include "coordinator/planner/policies/registry.h"
 
 namespace sparsebalance::planner {
 namespace {
 
-// Rounds of batching and budgets from one start, and changes looked at in each.
-constexpr int kRounds = 4;
-constexpr int64_t kTriesOneStage = 200'000;
-constexpr int64_t kTriesPipeline = 20'000;
-
-int64_t Tries(const Problem& problem) {
-  return problem.stages() == 1 ? kTriesOneStage : kTriesPipeline;
-}
+// One stage: changes for a small batch, by how much they get fewer with every sequence, and with
+// high effort.
+constexpr int64_t kSerialTries = 12'000;
+constexpr int64_t kSerialTriesLost = 40;
+constexpr int64_t kSerialTriesHigh = 800'000;
+// More stages: visits of micro-batches by stages, in all and more with every sequence.
+constexpr int64_t kScheduledWork = 2'500'000;
+constexpr int64_t kScheduledWorkMore = 5'000;
+constexpr int64_t kHighEffort = 30;
+// Of the changes, so many parts go to each of the starts; the rest to the best plan so far.
+constexpr int64_t kParts = 4;
+// In larger batches the start matters less than the changes that it gets.
+constexpr int kMostSequencesOfManyStarts = 128;
 
 struct Best {
   bool found = false;
@@ -45,36 +54,79 @@ struct Best {
   }
 };
 
-void Alternate(const Problem& problem, BudgetOptimizer& optimizer, std::vector<int32_t> budgets,
-               Batching batching, Best& best) {
-  for (int round = 0; round < kRounds; ++round) {
-    if (round > 0) ImproveBatching(problem, budgets, Tries(problem), batching);
-    const BudgetResult result = optimizer.Optimize(batching);
-    if (!result.reached) return;
-    if (!best.Offer(result.step_ns, result.coverage_sum, batching, result.budgets) && round > 1) {
-      return;
-    }
-    if (round > 0) budgets = result.budgets;
-  }
-}
+class Planner {
+ public:
+  Planner(const Problem& problem, const Envelopes& envelopes)
+      : problem_(problem), envelopes_(envelopes), optimizer_(problem, envelopes) {}
 
-// Batching only, under base budgets.
-void BatchOnly(const Problem& problem, Batching batching, Best& best) {
-  Evaluator evaluator(problem);
-  const std::vector<int32_t> budgets = problem.BaseBudgets();
-  best.Offer(evaluator.StepNs(batching, budgets), problem.base_coverage_sum(), batching, budgets);
-  ImproveBatching(problem, budgets, Tries(problem), batching);
-  best.Offer(evaluator.StepNs(batching, budgets), problem.base_coverage_sum(), batching, budgets);
+  // The best budgets for a batching.
+  void OfferBudgetsFor(const Batching& batching) {
+    const BudgetResult result = optimizer_.Optimize(batching);
+    if (result.reached) best_.Offer(result.step_ns, result.coverage_sum, batching, result.budgets);
+  }
+
+  absl::Status OfferConstruction(const std::vector<int32_t>& budgets) {
+    auto built = BuildBatching(problem_, budgets);
+    if (!built.ok()) return built.status();
+    if (problem_.stages() == 1) BalanceRanks(problem_, budgets, *built);
+    OfferBudgetsFor(*built);
+    return absl::OkStatus();
+  }
+
+  void SearchFromBest(int64_t tries) {
+    if (!best_.found || tries == 0) return;
+    SearchFrom(best_.solution.batching, best_.solution.budgets, tries);
+  }
+
+  void SearchFrom(Batching batching, std::vector<int32_t> budgets, int64_t tries) {
+    // Equal but free counts are settled after the search.
+    if (problem_.equal_count() && problem_.fixed_count() == 0) {
+      for (RankItems& rank : batching) {
+        rank.erase(
+            std::remove_if(rank.begin(), rank.end(), [](const auto& mb) { return mb.empty(); }),
+            rank.end());
+      }
+    }
+    if (!JointSearch(problem_, envelopes_).Improve(tries, batching, budgets)) return;
+    FinishCounts(problem_, batching);
+    best_.Offer(Evaluator(problem_).StepNs(batching, budgets), CoverageSum(problem_, budgets),
+                batching, budgets);
+    OfferBudgetsFor(batching);
+  }
+
+  Best& best() { return best_; }
+
+ private:
+  const Problem& problem_;
+  const Envelopes& envelopes_;
+  BudgetOptimizer optimizer_;
+  Best best_;
+};
+
+// Changes that the joint search looks at. One change costs about as much as the walk through the
+// schedules of two ranks; a larger batch gets more of them, but not in proportion.
+int64_t Tries(const Problem& problem) {
+  const int64_t n = problem.num_sequences();
+  const bool high = problem.search_effort() == v1::SEARCH_EFFORT_HIGH;
+  if (problem.search_effort() == v1::SEARCH_EFFORT_FAST) return 0;
+  if (problem.stages() == 1) {
+    // Where a rank has many sequences, exchanges leave nothing to be found.
+    return high ? kSerialTriesHigh : std::max<int64_t>(0, kSerialTries - kSerialTriesLost * n);
+  }
+  const int64_t a_rank = n / problem.num_ranks() + 1;
+  const int64_t work = kScheduledWork + kScheduledWorkMore * n;
+  return (high ? kHighEffort : 1) * work / (2 * a_rank * problem.stages() + 20);
 }
 
 absl::StatusOr<Solution> FloorUnreachable(const Problem& problem, const Envelopes& envelopes,
                                           const Solution& length, int64_t length_ns) {
-  auto built = BuildBatching(problem, problem.BaseBudgets());
+  Solution solution;
+  solution.budgets = problem.BaseBudgets();
+  auto built = BuildBatching(problem, solution.budgets);
   if (!built.ok()) return built.status();
-  Best best;
-  BatchOnly(problem, *std::move(built), best);
-  Solution solution = std::move(best.solution);
-  if (length_ns < best.step_ns) solution = length;
+  solution.batching = *std::move(built);
+  if (problem.stages() == 1) BalanceRanks(problem, solution.budgets, solution.batching);
+  if (length_ns < Evaluator(problem).StepNs(solution.batching, solution.budgets)) solution = length;
   solution.fallback = v1::FALLBACK_REASON_FLOOR_UNREACHABLE;
   const double n = static_cast<double>(problem.num_sequences()) * kFullCoverage;
   solution.fallback_detail = absl::StrFormat(
@@ -94,33 +146,37 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
   const int64_t length_ns = Evaluator(problem).StepNs(length->batching, length->budgets);
 
   const Envelopes envelopes(problem);
-  Best best;
   if (envelopes.highest_coverage_sum() < problem.floor_sum()) {
     return FloorUnreachable(problem, envelopes, *length, length_ns);
   }
 
-  BudgetOptimizer optimizer(problem, envelopes);
+  Planner planner(problem, envelopes);
   const std::vector<int32_t> priced = PricedBudgets(problem, envelopes);
-  auto built = BuildBatching(problem, priced);
-  if (!built.ok()) return built.status();
-  Alternate(problem, optimizer, priced, *std::move(built), best);
-  Alternate(problem, optimizer, priced, length->batching, best);
-  if (problem.stages() > 1) {
+  if (auto s = planner.OfferConstruction(priced); !s.ok()) return s;
+  const int64_t tries = Tries(problem);
+  if (problem.stages() == 1) {
+    planner.SearchFromBest(tries);
+  } else {
     // Where one sequence decides the step, coverage is plenty and the rest is best batched lean.
     std::vector<int32_t> lowest(problem.num_sequences());
     for (int i = 0; i < problem.num_sequences(); ++i) lowest[i] = problem.sequence(i).low;
-    auto lean = BuildBatching(problem, lowest);
-    if (!lean.ok()) return lean.status();
-    Alternate(problem, optimizer, lowest, *std::move(lean), best);
-    const Batching so_far = best.solution.batching;
-    if (best.found) Alternate(problem, optimizer, lowest, so_far, best);
-  }
-  if (problem.floor_sum() <= problem.base_coverage_sum()) {
-    auto based = BuildBatching(problem, problem.BaseBudgets());
-    if (!based.ok()) return based.status();
-    BatchOnly(problem, *std::move(based), best);
+    if (auto s = planner.OfferConstruction(lowest); !s.ok()) return s;
+    planner.OfferBudgetsFor(length->batching);
+    if (problem.num_sequences() > kMostSequencesOfManyStarts) {
+      planner.SearchFromBest(tries);
+    } else if (tries > 0) {
+      const int64_t part = tries / kParts;
+      for (const std::vector<int32_t>& budgets : {priced, lowest}) {
+        auto built = BuildBatching(problem, budgets);
+        if (!built.ok()) return built.status();
+        planner.SearchFrom(*std::move(built), budgets, part);
+      }
+      planner.SearchFrom(length->batching, priced, part);
+      planner.SearchFromBest(tries - 3 * part);
+    }
   }
 
+  Best& best = planner.best();
   const bool may_be_slower = problem.floor_sum() > problem.base_coverage_sum();
   if (!best.found || (!may_be_slower && length_ns < best.step_ns)) {
     length->fallback = v1::FALLBACK_REASON_LENGTH_BETTER;

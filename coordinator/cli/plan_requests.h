@@ -11,7 +11,7 @@ namespace sparsebalance {
 struct PlanRequestsOptions {
   std::string path;      // request_file.h says the format
   std::string policy;    // overrides the requests' own; empty: does not
-  std::string effort;   // "fast", "normal" or "high", likewise
+  std::string effort;    // "fast", "normal" or "high", likewise
   bool json = false;     // one v1.Plan a line, else a table
   bool explain = false;  // sentences after each plan; with the table only
 };

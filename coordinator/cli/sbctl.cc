@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/cli/plan_requests.h"
+#include "coordinator/cli/simulate.h"
 #include "coordinator/cli/views.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/service/status_conversion.h"
@@ -150,6 +151,12 @@ class Session {
   std::unique_ptr<v1::Coordinator::Stub> stub_;
 };
 
+int Finish(const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::cerr << "sbctl: " << status.message() << "\n";
+  return kFailed;
+}
+
 int PlanFromFile(const Flags& flags) {
   PlanRequestsOptions options;
   options.path = flags.requests;
@@ -157,10 +164,45 @@ int PlanFromFile(const Flags& flags) {
   options.effort = flags.effort;
   options.json = flags.format == "json";
   options.explain = flags.explain;
-  const absl::Status status = PlanRequests(options, std::cout);
-  if (status.ok()) return 0;
-  std::cerr << "sbctl: " << status.message() << "\n";
-  return kFailed;
+  return Finish(PlanRequests(options, std::cout));
+}
+
+void AddSimulateFlags(CLI::App& verb, SimulateFlags& flags) {
+  verb.add_option("--workload", flags.workload,
+                  "Lengths: chatqa2-like, longalign-like, or a file: quantile,tokens; a list of "
+                  "lengths; or PATH.idx of a packed dataset")
+      ->capture_default_str();
+  verb.add_option("--dp", flags.data_parallel, "Data-parallel ranks")->capture_default_str();
+  verb.add_option("--pp", flags.pipeline_parallel, "Pipeline stages")->capture_default_str();
+  verb.add_option("--micro-batch-size", flags.micro_batch_size,
+                  "Sequences a micro-batch of the reference policies")
+      ->capture_default_str();
+  verb.add_option("--global-batch-size", flags.global_batch_size, "Sequences a step")
+      ->capture_default_str();
+  verb.add_option("--max-tokens", flags.max_tokens, "Tokens that a micro-batch may hold")
+      ->capture_default_str();
+  verb.add_option("--steps", flags.steps, "Steps")->capture_default_str();
+  verb.add_option("--seed", flags.seed, "Of lengths and coverage")->capture_default_str();
+  verb.add_option("--policies", flags.policies, "Comma-separated; speed-up is over the first")
+      ->delimiter(',')
+      ->check(CLI::IsMember(planner::PolicyNames()));
+  verb.add_option("--profile", flags.profile,
+                  "Latency profile as JSON; without it a modelled one of Qwen2.5-3B on H200");
+  verb.add_option("--coverage", flags.coverage,
+                  "family, family:LOW:HIGH (range of alpha), or a file of recorded curves")
+      ->capture_default_str();
+  verb.add_option("--guard", flags.guard, "Part of its coverage that a sequence may lose")
+      ->capture_default_str();
+  verb.add_option("--floor", flags.floor, "baseline, guard, fixed, or a mean coverage")
+      ->capture_default_str();
+  verb.add_option("--block-tokens", flags.block_tokens, "Tokens a block")->capture_default_str();
+  verb.add_option("--base-budget", flags.base_budget, "Blocks of the fixed budget")
+      ->capture_default_str();
+  verb.add_option("--max-budget", flags.max_budget, "Blocks that a budget may reach")
+      ->capture_default_str();
+  verb.add_option("--effort", flags.effort, "Search with this effort: fast, normal or high")
+      ->capture_default_str();
+  verb.add_option("--html", flags.html, "Also write a page with timelines to this file");
 }
 
 int Main(int argc, char** argv) {
@@ -202,6 +244,15 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"fast", "normal", "high"}))
       ->needs(requests);
   plan->add_flag("--explain", flags.explain, "Say why it is so");
+  SimulateFlags simulate_flags;
+  CLI::App* simulate = app.add_subcommand(
+      "simulate", "Policies side by side on generated batches, without a coordinator");
+  AddSimulateFlags(*simulate, simulate_flags);
+  std::string trace;
+  CLI::App* replay =
+      app.add_subcommand("replay", "What a recorded run's trace says about its balance");
+  replay->add_option("--trace", trace, "CSV of every forward's and backward's start and duration")
+      ->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
@@ -215,6 +266,12 @@ int Main(int argc, char** argv) {
     std::cerr << "sbctl: plan needs a job and a step, or --requests FILE (see sbctl plan --help)\n";
     return kUsage;
   }
+  const bool json = flags.format == "json";
+  if (simulate->parsed()) {
+    simulate_flags.json = json;
+    return Finish(RunSimulate(simulate_flags, std::cout));
+  }
+  if (replay->parsed()) return Finish(RunReplay(trace, json, std::cout));
   Session session(flags);
   if (jobs->parsed()) return session.Jobs();
   if (job->parsed()) return session.Job();

@@ -8,13 +8,11 @@ namespace sparsebalance::planner {
 namespace {
 
 constexpr uint64_t kSeed = 0x9E3779B97F4A7C15;
-// Thresholds at the start and at the end, in parts of T0; they shrink in so many equal ratios.
-// Thresholds at the start and at the end, T0 over these. With more stages plans differ in
-// structure, and the search must climb over more.
-constexpr int64_t kFirstThresholdSerial = 600;
-constexpr int64_t kLastThresholdSerial = 20'000;
+// Thresholds at the start and at the end, T0 over these.
 constexpr int64_t kFirstThreshold = 200;
 constexpr int64_t kLastThreshold = 600;
+constexpr int64_t kFirstThresholdCold = 600;
+constexpr int64_t kLastThresholdCold = 20'000;
 // Steps in which the threshold falls, and those at the end in which nothing worse is kept.
 constexpr int kCoolings = 64;
 constexpr int kGreedyCoolings = 8;
@@ -25,6 +23,11 @@ constexpr int64_t kPenalty = 2;
 constexpr int64_t kPricePeriod = 64;
 // Changes between looks for the slowest rank.
 constexpr int64_t kSlowestPeriod = 16;
+// Batches up to this size get levels between the corners of the envelopes too.
+constexpr int kMostSequencesWithAllBudgets = 1024;
+constexpr int32_t kWidening = 64;
+// A budget changes by up to two to the power of less than this many levels.
+constexpr int32_t kReachPowers = 6;
 // Kinds of changes out of 16; the rest are swaps.
 constexpr int kBudgets = 5;
 constexpr int kExchanges = 3;
@@ -37,15 +40,9 @@ JointSearch::JointSearch(const Problem& problem, const Envelopes& envelopes)
     : problem_(problem), schedule_(problem.stages(), problem.predictor().forward_fraction()) {
   const int n = problem.num_sequences();
   level_begin_.reserve(n + 1);
-  levels_.reserve(envelopes.BySteepness().size() + n);
   for (int i = 0; i < n; ++i) {
     level_begin_.push_back(static_cast<int32_t>(levels_.size()));
-    const int32_t low = problem.sequence(i).low;
-    levels_.push_back({low, problem.TimeNs(i, low), problem.Coverage(i, low)});
-    for (const EnvelopeSegment& s : envelopes.Of(i)) {
-      const Level& last = levels_.back();
-      levels_.push_back({s.to, last.time + s.time, last.coverage + s.coverage});
-    }
+    AddLevels(i, envelopes);
   }
   level_begin_.push_back(static_cast<int32_t>(levels_.size()));
   // The price at which the whole batch would reach the floor.
@@ -55,6 +52,22 @@ JointSearch::JointSearch(const Problem& problem, const Envelopes& envelopes)
     coverage += s.coverage;
     first_price_ = kPenalty * static_cast<int64_t>(Int128{s.time} * kFixedOne / s.coverage);
   }
+}
+
+void JointSearch::AddLevels(int32_t i, const Envelopes& envelopes) {
+  const ProblemSequence& s = problem_.sequence(i);
+  const auto add = [&](int32_t budget) {
+    levels_.push_back({budget, problem_.TimeNs(i, budget), problem_.Coverage(i, budget)});
+  };
+  if (problem_.num_sequences() > kMostSequencesWithAllBudgets) {
+    add(s.low);
+    for (const EnvelopeSegment& segment : envelopes.Of(i)) add(segment.to);
+    return;
+  }
+  // Not only the corners of the envelope: where one is far from the next, what lies between fills a
+  // bubble. Wider steps where budgets are large.
+  for (int32_t budget = s.low; budget < s.high; budget += 1 + budget / kWidening) add(budget);
+  add(s.high);
 }
 
 uint64_t JointSearch::Random() {  // xorshift64*
@@ -135,8 +148,7 @@ bool JointSearch::Decide(int32_t rank_a, int32_t rank_b, int64_t coverage_change
 void JointSearch::TryBudget(int32_t i) {
   const int32_t count = LevelCount(i);
   if (count < 2) return;
-  const int32_t reach = std::max<int32_t>(1, count / 8);
-  int32_t step = 1 + Pick(reach);
+  int32_t step = 1 + Pick(1 << Pick(kReachPowers));
   if (Random() >> 63 != 0) step = -step;
   const int32_t to = std::clamp(level_[i] + step, 0, count - 1);
   if (to == level_[i]) return;
@@ -152,8 +164,8 @@ void JointSearch::TryBudgetExchange() {
   const int32_t up = PickSequence();
   const int32_t down = Pick(problem_.num_sequences());
   if (up == down || level_[down] == 0 || level_[up] + 1 == LevelCount(up)) return;
-  const int32_t reach = std::max<int32_t>(1, LevelCount(up) / 8);
-  const int32_t up_to = std::min(LevelCount(up) - 1, level_[up] + 1 + Pick(reach));
+  const int32_t step = 1 + Pick(1 << Pick(kReachPowers));
+  const int32_t up_to = std::min(LevelCount(up) - 1, level_[up] + step);
   const Level& up_before = LevelOf(up);
   const Level& up_after = levels_[level_begin_[up] + up_to];
   // As much as is gained may be lost.
@@ -358,7 +370,8 @@ void JointSearch::FindSlowest() {
   }
 }
 
-bool JointSearch::Improve(int64_t tries, Batching& batching, std::vector<int32_t>& budgets) {
+bool JointSearch::Improve(int64_t tries, Heat heat, Batching& batching,
+                          std::vector<int32_t>& budgets) {
   const int32_t n = problem_.num_sequences();
   if (n == 0 || problem_.num_ranks() == 0) return false;
   Load(batching, budgets);
@@ -366,9 +379,9 @@ bool JointSearch::Improve(int64_t tries, Batching& batching, std::vector<int32_t
   found_ = false;
   Remember();
   random_ = kSeed;
-  const bool serial = problem_.stages() == 1;
-  const int64_t first = reference_ns_ / (serial ? kFirstThresholdSerial : kFirstThreshold);
-  const int64_t last = reference_ns_ / (serial ? kLastThresholdSerial : kLastThreshold);
+  const bool cold = heat == Heat::kCold;
+  const int64_t first = reference_ns_ / (cold ? kFirstThresholdCold : kFirstThreshold);
+  const int64_t last = reference_ns_ / (cold ? kLastThresholdCold : kLastThreshold);
   for (int c = 0; c < kCoolings; ++c) {
     // Falls like a hyperbola, which needs no power.
     threshold_ = static_cast<int64_t>(

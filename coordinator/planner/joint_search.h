@@ -26,12 +26,15 @@ namespace sparsebalance::planner {
 
 class JointSearch {
  public:
+  // Hot climbs out of where it starts and forgets it; cold stays near.
+  enum class Heat { kHot, kCold };
+
   JointSearch(const Problem& problem, const Envelopes& envelopes);
 
   // Looks at `tries` changes of the plan. Caps and fixed counts hold throughout; equal but free
   // counts are the caller's to settle. Ends at the fastest plan it met that keeps the floor; where
   // it met none, batching and budgets are as they were and false is returned.
-  bool Improve(int64_t tries, Batching& batching, std::vector<int32_t>& budgets);
+  bool Improve(int64_t tries, Heat heat, Batching& batching, std::vector<int32_t>& budgets);
 
  private:
   struct MicroBatch {
@@ -59,6 +62,7 @@ class JointSearch {
     std::vector<int32_t> level;
   };
 
+  void AddLevels(int32_t i, const Envelopes& envelopes);
   void Load(const Batching& batching, const std::vector<int32_t>& budgets);
   void Store(const Snapshot& snapshot, Batching& batching, std::vector<int32_t>& budgets) const;
   void Remember();

@@ -135,15 +135,16 @@ absl::Status ParseJson(std::string_view text, nlohmann::json& out) {
   } catch (const nlohmann::json::parse_error& e) {
     // The library counts bytes from 1 and may point past the end.
     const std::string_view before = text.substr(0, std::min(e.byte, text.size()));
-    const size_t line = 1 + static_cast<size_t>(std::count(before.begin(), before.end(), '\n'));
     const size_t newline = before.rfind('\n');
     const size_t column = newline == std::string_view::npos ? e.byte : e.byte - newline - 1;
+    const auto lines = static_cast<size_t>(std::count(before.begin(), before.end(), '\n'));
+    const std::string line = lines == 0 ? "" : absl::StrCat("line ", lines + 1, ", ");
     std::string why = e.what();
     // "[json.exception.parse_error.101] parse error at line 1, column 9: syntax error while ...".
     const size_t colon = why.find(": ");
     if (colon != std::string::npos) why = why.substr(colon + 2);
     return absl::InvalidArgumentError(
-        absl::StrCat("malformed JSON at line ", line, ", column ", column, ": ", why));
+        absl::StrCat("malformed JSON at ", line, "column ", column, ": ", why));
   }
 }
 

@@ -50,7 +50,7 @@ class JsonObject {
   absl::Status status_;
 };
 
-// A document; INVALID_ARGUMENT with line and column where it is malformed.
+// A document; INVALID_ARGUMENT with column, and line after the first, where it is malformed.
 absl::Status ParseJson(std::string_view text, nlohmann::json& out);
 
 }  // namespace sparsebalance::simulation

@@ -27,11 +27,13 @@ constexpr int64_t kSerialTries = 12'000;
 constexpr int64_t kSerialTriesLost = 40;
 constexpr int64_t kSerialTriesHigh = 800'000;
 // More stages: visits of micro-batches by stages, in all and more with every sequence.
-constexpr int64_t kScheduledWork = 2'500'000;
+constexpr int64_t kScheduledWork = 3'200'000;
 constexpr int64_t kScheduledWorkMore = 5'000;
-constexpr int64_t kHighEffort = 30;
+constexpr int64_t kHighEffort = 26;
+// Larger batches would need more changes than there is time for: measured, it finds nothing there.
+constexpr int64_t kMostSequencesSearched = 1024;
 // Of the changes, so many parts go to each of the starts; the rest to the best plan so far.
-constexpr int64_t kParts = 4;
+constexpr int64_t kParts = 5;
 // In larger batches the start matters less than the changes that it gets.
 constexpr int kMostSequencesOfManyStarts = 128;
 
@@ -75,10 +77,11 @@ class Planner {
 
   void SearchFromBest(int64_t tries) {
     if (!best_.found || tries == 0) return;
-    SearchFrom(best_.solution.batching, best_.solution.budgets, tries);
+    SearchFrom(best_.solution.batching, best_.solution.budgets, tries, JointSearch::Heat::kCold);
   }
 
-  void SearchFrom(Batching batching, std::vector<int32_t> budgets, int64_t tries) {
+  void SearchFrom(Batching batching, std::vector<int32_t> budgets, int64_t tries,
+                  JointSearch::Heat heat) {
     // Equal but free counts are settled after the search.
     if (problem_.equal_count() && problem_.fixed_count() == 0) {
       for (RankItems& rank : batching) {
@@ -87,11 +90,17 @@ class Planner {
             rank.end());
       }
     }
-    if (!JointSearch(problem_, envelopes_).Improve(tries, batching, budgets)) return;
+    if (!JointSearch(problem_, envelopes_).Improve(tries, heat, batching, budgets)) return;
     FinishCounts(problem_, batching);
-    best_.Offer(Evaluator(problem_).StepNs(batching, budgets), CoverageSum(problem_, budgets),
-                batching, budgets);
+    Offer(batching, budgets);
     OfferBudgetsFor(batching);
+  }
+
+  // As it is, where it keeps the floor.
+  void Offer(const Batching& batching, const std::vector<int32_t>& budgets) {
+    const int64_t coverage = CoverageSum(problem_, budgets);
+    if (coverage < problem_.floor_sum()) return;
+    best_.Offer(Evaluator(problem_).StepNs(batching, budgets), coverage, batching, budgets);
   }
 
   Best& best() { return best_; }
@@ -113,6 +122,7 @@ int64_t Tries(const Problem& problem) {
     // Where a rank has many sequences, exchanges leave nothing to be found.
     return high ? kSerialTriesHigh : std::max<int64_t>(0, kSerialTries - kSerialTriesLost * n);
   }
+  if (n > kMostSequencesSearched) return 0;
   const int64_t a_rank = n / problem.num_ranks() + 1;
   const int64_t work = kScheduledWork + kScheduledWorkMore * n;
   return (high ? kHighEffort : 1) * work / (2 * a_rank * problem.stages() + 20);
@@ -154,6 +164,17 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
   const std::vector<int32_t> priced = PricedBudgets(problem, envelopes);
   if (auto s = planner.OfferConstruction(priced); !s.ok()) return s;
   const int64_t tries = Tries(problem);
+  const bool many_starts = tries > 0 && problem.num_sequences() <= kMostSequencesOfManyStarts;
+  std::vector<Solution> starts;
+  if (many_starts) {
+    // Not slower than the policy of the paper either, where that keeps the floor.
+    auto paper = SolvePaper(problem);
+    if (paper.ok()) {
+      planner.Offer(paper->batching, paper->budgets);
+      planner.OfferBudgetsFor(paper->batching);
+      starts.push_back(*std::move(paper));
+    }
+  }
   if (problem.stages() == 1) {
     planner.SearchFromBest(tries);
   } else {
@@ -162,18 +183,23 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
     for (int i = 0; i < problem.num_sequences(); ++i) lowest[i] = problem.sequence(i).low;
     if (auto s = planner.OfferConstruction(lowest); !s.ok()) return s;
     planner.OfferBudgetsFor(length->batching);
-    if (problem.num_sequences() > kMostSequencesOfManyStarts) {
-      planner.SearchFromBest(tries);
-    } else if (tries > 0) {
-      const int64_t part = tries / kParts;
+    int64_t left = tries;
+    if (many_starts) {
+      using Heat = JointSearch::Heat;
+      const auto search = [&](Batching batching, const std::vector<int32_t>& budgets, Heat heat) {
+        planner.SearchFrom(std::move(batching), budgets, tries / kParts, heat);
+        left -= tries / kParts;
+      };
       for (const std::vector<int32_t>& budgets : {priced, lowest}) {
         auto built = BuildBatching(problem, budgets);
         if (!built.ok()) return built.status();
-        planner.SearchFrom(*std::move(built), budgets, part);
+        search(*std::move(built), budgets, Heat::kHot);
       }
-      planner.SearchFrom(length->batching, priced, part);
-      planner.SearchFromBest(tries - 3 * part);
+      // Near enough to what is known to be good to repair a floor that it hardly misses.
+      for (const Solution& start : starts) search(start.batching, start.budgets, Heat::kCold);
+      search(length->batching, priced, Heat::kHot);
     }
+    planner.SearchFromBest(left);
   }
 
   Best& best = planner.best();

@@ -7,6 +7,7 @@
 #include "coordinator/cli/table.h"
 #include "coordinator/planner/explain.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/settings_text.h"
 #include "coordinator/simulation/request_file.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -44,7 +45,9 @@ absl::Status PlanRequests(const PlanRequestsOptions& options, std::ostream& out)
     v1::PlanRequest& request = (*requests)[i];
     if (!options.policy.empty()) request.mutable_settings()->set_policy(options.policy);
     if (!options.effort.empty()) {
-      simulation::ParseSearchEffort(options.effort, *request.mutable_settings());
+      const absl::Status status = planner::Named(
+          "--effort", planner::ParseSearchEffort(options.effort, *request.mutable_settings()));
+      if (!status.ok()) return status;
     }
     const absl::StatusOr<v1::Plan> plan = planner::MakePlan(request);
     if (!plan.ok()) {

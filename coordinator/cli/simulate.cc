@@ -4,14 +4,13 @@
 #include <sstream>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/table.h"
+#include "coordinator/planner/settings_text.h"
 #include "coordinator/planner/validation.h"
 #include "coordinator/simulation/coverage_source.h"
 #include "coordinator/simulation/modelled_profile.h"
-#include "coordinator/simulation/request_file.h"
 #include "coordinator/simulation/simulation_page.h"
 #include "coordinator/simulation/simulator.h"
 #include "coordinator/simulation/trace_replay.h"
@@ -50,24 +49,6 @@ absl::StatusOr<v1::LatencyProfile> LoadProfile(const SimulateFlags& flags) {
   return profile;
 }
 
-absl::Status SetFloor(const std::string& text, v1::PlanSettings& settings) {
-  v1::CoverageFloor& floor = *settings.mutable_coverage_floor();
-  double value = 0;
-  if (text == "baseline") {
-    floor.set_mode(v1::COVERAGE_FLOOR_MODE_BASELINE);
-  } else if (text == "guard") {
-    floor.set_mode(v1::COVERAGE_FLOOR_MODE_GUARD);
-  } else if (text == "fixed") {
-    floor.set_mode(v1::COVERAGE_FLOOR_MODE_FIXED);
-  } else if (absl::SimpleAtod(text, &value)) {
-    floor.set_value(value);
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--floor is \"", text, "\": expected baseline, guard, fixed or a number in [0, 1]"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<SimulationOptions> MakeOptions(const SimulateFlags& flags) {
   SimulationOptions options;
   v1::PlanSettings& s = options.settings;
@@ -80,11 +61,12 @@ absl::StatusOr<SimulationOptions> MakeOptions(const SimulateFlags& flags) {
   s.set_max_tokens_per_micro_batch(flags.max_tokens);
   s.set_micro_batch_size(flags.micro_batch_size);
   s.set_coverage_guard(flags.guard);
-  if (!simulation::ParseSearchEffort(flags.effort, s)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--effort is \"", flags.effort, "\": expected fast, normal or high"));
+  for (const absl::Status& status :
+       {planner::Named("--effort", planner::ParseSearchEffort(flags.effort, s)),
+        planner::Named("--floor",
+                       planner::ParseCoverageFloor(flags.floor, *s.mutable_coverage_floor()))}) {
+    if (!status.ok()) return status;
   }
-  if (absl::Status status = SetFloor(flags.floor, s); !status.ok()) return status;
   // Before anything is computed from them.
   if (absl::Status status = planner::ValidateSettings(s); !status.ok()) return status;
   options.global_batch_size = flags.global_batch_size;

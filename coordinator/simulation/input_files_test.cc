@@ -113,6 +113,11 @@ TEST_F(InputFiles, AWrongRequestIsNamedByFileLineAndField) {
            Case{Line(good, R"(, "rank_factors": [{"rank": 9, "time_factor": 1}])"),
                 "rank_factors[0].rank"},
            Case{Line(good, R"(, "step": "soon")"), R"(step is "soon")"},
+           Case{R"({"job": {"coverage_floor": "high"}, "sequences": []})",
+                R"(job.coverage_floor is "high"; use baseline, guard, fixed or a number)"},
+           Case{R"({"job": {"search_effort": "most"}, "sequences": []})",
+                R"(job.search_effort is "most"; use fast, normal or high)"},
+           Case{R"({"job": {"paper_anchor": 3}, "sequences": []})", "job.paper_anchor is 3"},
        }) {
     const std::string path = Write("requests.jsonl", Line(good) + "\n\n" + c.line + "\n");
     const auto requests = ReadPlanRequests(path);

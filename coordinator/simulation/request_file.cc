@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/planner/coverage_curve.h"
+#include "coordinator/planner/settings_text.h"
 #include "coordinator/planner/validation.h"
 #include "coordinator/simulation/json_object.h"
 
@@ -17,20 +18,23 @@ namespace {
 constexpr double kLargestAlpha = 16;
 constexpr uint64_t kMostBlocks = 1 << 20;
 
-void ReadFloor(JsonObject& job, v1::CoverageFloor& floor) {
+// The field, where there is one, by a parser of settings_text.h.
+template <class Parse>
+absl::Status Text(JsonObject& job, const std::string& key, const Parse& parse) {
+  std::string text;
+  job.String(key, text);
+  if (!job.Has(key) || !job.status().ok()) return absl::OkStatus();
+  return planner::Named(job.PathOf(key), parse(text));
+}
+
+absl::Status ReadFloor(JsonObject& job, v1::CoverageFloor& floor) {
   const nlohmann::json* value = job.Value("coverage_floor");
-  if (value == nullptr) return;
-  if (value->is_number()) {
+  if (value != nullptr && value->is_number()) {
     floor.set_value(value->get<double>());
-  } else if (*value == "baseline") {
-    floor.set_mode(v1::COVERAGE_FLOOR_MODE_BASELINE);
-  } else if (*value == "guard") {
-    floor.set_mode(v1::COVERAGE_FLOOR_MODE_GUARD);
-  } else if (*value == "fixed") {
-    floor.set_mode(v1::COVERAGE_FLOOR_MODE_FIXED);
-  } else {
-    job.Fail("coverage_floor", R"("baseline", "guard", "fixed" or a number)");
+    return absl::OkStatus();
   }
+  return Text(job, "coverage_floor",
+              [&](const std::string& text) { return planner::ParseCoverageFloor(text, floor); });
 }
 
 // Where a message has a field, this reads it.
@@ -80,23 +84,14 @@ absl::Status ReadSettings(const nlohmann::json& json, v1::PlanSettings& s) {
   bool equal = false;
   job.Bool("equal_micro_batch_count", equal);
   s.set_equal_micro_batch_count(equal);
-  std::string anchor;
-  job.String("paper_anchor", anchor);
-  if (anchor == "mean") {
-    s.set_paper_anchor(v1::PAPER_ANCHOR_MEAN);
-  } else if (anchor == "min") {
-    s.set_paper_anchor(v1::PAPER_ANCHOR_MIN);
-  } else if (anchor == "max") {
-    s.set_paper_anchor(v1::PAPER_ANCHOR_MAX);
-  } else if (!anchor.empty()) {
-    job.Fail("paper_anchor", R"("mean", "min" or "max")");
+  for (const absl::Status& status :
+       {Text(job, "paper_anchor",
+             [&](const std::string& text) { return planner::ParsePaperAnchor(text, s); }),
+        Text(job, "search_effort",
+             [&](const std::string& text) { return planner::ParseSearchEffort(text, s); }),
+        ReadFloor(job, *s.mutable_coverage_floor())}) {
+    if (!status.ok()) return status;
   }
-  std::string effort;
-  job.String("search_effort", effort);
-  if (!effort.empty() && !ParseSearchEffort(effort, s)) {
-    job.Fail("search_effort", R"("fast", "normal" or "high")");
-  }
-  ReadFloor(job, *s.mutable_coverage_floor());
   return job.Finish();
 }
 
@@ -184,19 +179,6 @@ absl::Status ReadFactor(const nlohmann::json& json, const std::string& path, v1:
 }
 
 }  // namespace
-
-bool ParseSearchEffort(std::string_view text, v1::PlanSettings& settings) {
-  if (text == "fast") {
-    settings.set_search_effort(v1::SEARCH_EFFORT_FAST);
-  } else if (text == "normal") {
-    settings.set_search_effort(v1::SEARCH_EFFORT_NORMAL);
-  } else if (text == "high") {
-    settings.set_search_effort(v1::SEARCH_EFFORT_HIGH);
-  } else {
-    return false;
-  }
-  return true;
-}
 
 absl::StatusOr<v1::PlanRequest> ParsePlanRequest(std::string_view line) {
   nlohmann::json json;

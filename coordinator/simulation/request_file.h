@@ -29,9 +29,6 @@ namespace sparsebalance::simulation {
 // JSON, else the field, its value and what is wrong with it.
 absl::StatusOr<v1::PlanRequest> ParsePlanRequest(std::string_view line);
 
-// "fast", "normal" or "high" into the settings; false for anything else.
-bool ParseSearchEffort(std::string_view text, v1::PlanSettings& settings);
-
 // All lines that are not blank. Errors start with "PATH:LINE: "; NOT_FOUND where the file cannot be
 // opened, INVALID_ARGUMENT where it holds no request.
 absl::StatusOr<std::vector<v1::PlanRequest>> ReadPlanRequests(const std::string& path);

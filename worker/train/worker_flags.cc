@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <numeric>
 
 #include "absl/strings/ascii.h"
@@ -11,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/settings_text.h"
 
 namespace sparsebalance {
 namespace {
@@ -125,6 +125,10 @@ void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
   group->add_option("--paper-anchor", flags.paper_anchor, "mean, min or max; of policy `paper`")
       ->capture_default_str();
   group
+      ->add_option("--search-effort", flags.search_effort,
+                   "fast, normal (a few ms a plan) or high (up to 200 ms); of `sparsebalance`")
+      ->capture_default_str();
+  group
       ->add_option("--plan-deadline-ms", flags.plan_deadline_ms,
                    "how long a step waits for its plan before the fallback")
       ->capture_default_str();
@@ -230,26 +234,6 @@ void AddEnvironmentNames(CLI::App& app) {
   }
 }
 
-absl::Status ParseFloor(const std::string& text, v1::CoverageFloor& floor) {
-  if (text == "baseline") {
-    floor.set_mode(v1::COVERAGE_FLOOR_MODE_BASELINE);
-  } else if (text == "guard") {
-    floor.set_mode(v1::COVERAGE_FLOOR_MODE_GUARD);
-  } else if (text == "fixed") {
-    floor.set_mode(v1::COVERAGE_FLOOR_MODE_FIXED);
-  } else {
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= 1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--coverage-floor is \"", text,
-                       "\"; use baseline, guard, fixed or a number between 0 and 1"));
-    }
-    floor.set_value(value);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 void AddWorkerFlags(CLI::App& app, WorkerFlags& flags) {
@@ -280,19 +264,14 @@ void AddWorkerFlags(CLI::App& app, WorkerFlags& flags) {
 absl::Status FinishWorkerFlags(WorkerFlags& flags) {
   WorkerNodeOptions& node = flags.node;
   TrainOptions& train = node.train;
-  if (absl::Status status = ParseFloor(flags.coverage_floor, *train.plan.mutable_coverage_floor());
-      !status.ok()) {
-    return status;
-  }
-  if (flags.paper_anchor == "mean") {
-    train.plan.set_paper_anchor(v1::PAPER_ANCHOR_MEAN);
-  } else if (flags.paper_anchor == "min") {
-    train.plan.set_paper_anchor(v1::PAPER_ANCHOR_MIN);
-  } else if (flags.paper_anchor == "max") {
-    train.plan.set_paper_anchor(v1::PAPER_ANCHOR_MAX);
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--paper-anchor is \"", flags.paper_anchor, "\"; use mean, min or max"));
+  for (const absl::Status& status :
+       {planner::Named("--coverage-floor",
+                       planner::ParseCoverageFloor(flags.coverage_floor,
+                                                   *train.plan.mutable_coverage_floor())),
+        planner::Named("--paper-anchor", planner::ParsePaperAnchor(flags.paper_anchor, train.plan)),
+        planner::Named("--search-effort",
+                       planner::ParseSearchEffort(flags.search_effort, train.plan))}) {
+    if (!status.ok()) return status;
   }
   if (!(flags.plan_deadline_ms >= 0)) {
     return absl::InvalidArgumentError("--plan-deadline-ms must not be negative");

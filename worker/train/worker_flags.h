@@ -19,6 +19,7 @@ struct WorkerFlags {
   // Filled by Finish() from what the flags hold as text or numbers.
   std::string coverage_floor = "baseline";
   std::string paper_anchor = "mean";
+  std::string search_effort = "normal";
   double plan_deadline_ms = 250;
   double collective_timeout_s = 300;
   double start_timeout_s = 0;

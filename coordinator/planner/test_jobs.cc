@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 #include "coordinator/planner/coverage_curve.h"
-#include "nlohmann/json.hpp"
 
 namespace sparsebalance::planner {
 
@@ -108,46 +106,6 @@ std::optional<std::string> SharedData() {
   const std::string path = std::string(source) + "/../shared/data";
   if (!std::filesystem::is_directory(path)) return std::nullopt;
   return path;
-}
-
-std::vector<v1::PlanRequest> BenchmarkRequests(const std::string& path) {
-  std::vector<v1::PlanRequest> requests;
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
-    const nlohmann::json json = nlohmann::json::parse(line);
-    const nlohmann::json& job = json["job"];
-    v1::PlanRequest& request = requests.emplace_back();
-    request.set_step(json["step"]);
-    v1::PlanSettings& s = *request.mutable_settings();
-    s.set_data_parallel_size(job["data_parallel_size"]);
-    s.set_pipeline_parallel_size(job["pipeline_parallel_size"]);
-    s.set_block_tokens(job["block_tokens"]);
-    s.set_base_budget_blocks(job["base_budget_blocks"]);
-    s.set_min_budget_blocks(job["min_budget_blocks"]);
-    s.set_max_budget_blocks(job["max_budget_blocks"]);
-    s.set_max_tokens_per_micro_batch(job["max_tokens_per_micro_batch"]);
-    s.set_micro_batch_size(job["micro_batch_size"]);
-    s.set_coverage_guard(job["coverage_guard"]);
-    if (job["coverage_floor"].is_number()) {
-      s.mutable_coverage_floor()->set_value(job["coverage_floor"]);
-    }
-    const nlohmann::json& latency = json["latency"];
-    v1::LatencyModel& m = *request.mutable_latency();
-    m.set_constant_ms(latency["constant_ms"]);
-    m.set_per_token_ms(latency["per_token_ms"]);
-    m.set_per_pair_ms(latency["per_pair_ms"]);
-    m.set_router_ms_per_token_block(latency["router_ms_per_token_block"]);
-    m.set_forward_fraction(latency["forward_fraction"]);
-    for (const nlohmann::json& sequence : json["sequences"]) {
-      v1::Sequence& q = *request.add_sequences();
-      q.set_id(sequence["id"]);
-      q.set_tokens(sequence["tokens"]);
-      *q.mutable_coverage() =
-          DensePowerCurve(static_cast<uint32_t>(BlocksOf(q.tokens(), s.block_tokens())),
-                          sequence["coverage"]["alpha"]);
-    }
-  }
-  return requests;
 }
 
 }  // namespace sparsebalance::planner

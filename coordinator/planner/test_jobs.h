@@ -1,4 +1,4 @@
-// Plan requests for tests: small ones by hand, random ones by seed, and the fixed benchmark's.
+// Plan requests for tests: small ones by hand, random ones by seed.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,5 @@ v1::PlanRequest RandomRequest(uint64_t seed);
 
 // The folder with data from the field beside the source tree; nothing where it is absent.
 std::optional<std::string> SharedData();
-
-// Requests of a file of the plan benchmark.
-std::vector<v1::PlanRequest> BenchmarkRequests(const std::string& path);
 
 }  // namespace sparsebalance::planner

@@ -119,7 +119,8 @@ absl::StatusOr<Workload> FromLengths(const std::string& path, const NumberTable&
     }
     lengths.push_back(static_cast<uint64_t>(tokens));
   }
-  return FromList(path, absl::StrCat(lengths.size(), " lengths of ", path), std::move(lengths));
+  std::string description = absl::StrCat(lengths.size(), " lengths of ", path);
+  return FromList(path, std::move(description), std::move(lengths));
 }
 
 absl::StatusOr<Workload> FromDataset(const std::string& path) {
@@ -133,8 +134,8 @@ absl::StatusOr<Workload> FromDataset(const std::string& path) {
   if (lengths.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(path, " holds no sequence with tokens"));
   }
-  return FromList(path, absl::StrCat(lengths.size(), " sequences of the dataset ", path),
-                  std::move(lengths));
+  std::string description = absl::StrCat(lengths.size(), " sequences of the dataset ", path);
+  return FromList(path, std::move(description), std::move(lengths));
 }
 
 }  // namespace

@@ -40,8 +40,9 @@ absl::StatusOr<Recorded> ParseCurve(const std::string& line) {
   nlohmann::json json;
   if (absl::Status s = ParseJson(line, json); !s.ok()) return s;
   JsonObject object(json, "");
-  uint64_t tokens = 0;
-  object.Uint64("tokens", tokens);
+  uint64_t ignored = 0;
+  object.Uint64("sequence_id", ignored);
+  object.Uint64("tokens", ignored);
   const nlohmann::json* budgets = object.Array("budget_blocks", /*required=*/true);
   const nlohmann::json* coverage = object.Array("coverage", /*required=*/true);
   if (absl::Status s = object.Finish(); !s.ok()) return s;

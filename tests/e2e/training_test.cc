@@ -1,8 +1,12 @@
 // Real coordinator, real workers, real sockets: what must hold of a training run.
 #include <signal.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -91,6 +95,27 @@ TEST(TrainingTest, ANodeHoldsSeveralRanks) {
   const std::vector<v1::PlanRecord> records = cluster.Records("sparsebalance");
   ExpectEachTrained(TimesTrained(records, 0, 5), 40, 1);
   for (const v1::PlanRecord& record : records) EXPECT_FALSE(record.used_fallback());
+}
+
+TEST(TrainingTest, TheCoverageThatARunMeasuredFeedsASimulation) {
+  Cluster cluster;
+  cluster.PackData(40, 200, 500);
+  cluster.StartCoordinator();
+  auto one = cluster.StartWorker(2, 1, {"--steps", "5"});
+  auto zero = cluster.StartWorker(2, 0, {"--steps", "5"});
+  ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+  ASSERT_EQ(one->Wait(), 0) << one->Output();
+  size_t curves = 0;
+  const std::string folder = cluster.output() + "/coverage/sparsebalance";
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    std::ifstream in(file.path());
+    for (std::string line; std::getline(in, line);) ++curves;
+    ChildProcess simulate({Program("sbctl"), "simulate", "--steps", "2", "--coverage", file.path(),
+                           "--workload", cluster.dataset() + ".idx", "--block-tokens", "32"});
+    EXPECT_EQ(simulate.Wait(), 0) << simulate.Output();
+    EXPECT_THAT(simulate.Output(), HasSubstr("recorded curves of " + file.path().string()));
+  }
+  EXPECT_EQ(curves, 40U) << "every sequence of the epoch, on the node that trained it";
 }
 
 TEST(TrainingTest, TrainingOutlivesAKilledCoordinatorAndUsesPlansAgainAfterItsRestart) {

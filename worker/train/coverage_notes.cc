@@ -1,6 +1,8 @@
 #include "worker/train/coverage_notes.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "worker/train/file_util.h"
 
 namespace sparsebalance {
@@ -35,6 +37,20 @@ std::vector<v1::SequenceCoverage> CoverageNotes::Entries() const {
     for (const float value : note.coverage) entry.mutable_coverage()->add_coverage(value);
   }
   return entries;
+}
+
+std::string CoverageNotes::JsonLines() const {
+  std::string lines;
+  for (const auto& [id, note] : notes_) {
+    absl::StrAppend(&lines, "{\"sequence_id\": ", id, ", \"tokens\": ", note.tokens,
+                    ", \"budget_blocks\": [", absl::StrJoin(note.budgets, ", "),
+                    "], \"coverage\": [");
+    for (size_t i = 0; i < note.coverage.size(); ++i) {
+      absl::StrAppendFormat(&lines, "%s%.9g", i == 0 ? "" : ", ", note.coverage[i]);
+    }
+    absl::StrAppend(&lines, "]}\n");
+  }
+  return lines;
 }
 
 absl::Status CoverageNotes::Save(const std::string& path) const {

@@ -28,6 +28,10 @@ class CoverageNotes {
   absl::Status Save(const std::string& path) const;
   static absl::StatusOr<std::vector<v1::SequenceCoverage>> Load(const std::string& path);
 
+  // For people and `sbctl simulate --coverage`: a JSON object a line with tokens, budget_blocks and
+  // coverage, by id.
+  std::string JsonLines() const;
+
   void PutAll(const std::vector<v1::SequenceCoverage>& entries);
 
  private:

@@ -1,12 +1,14 @@
 #include "worker/train/job_run.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "worker/comm/gloo_communicator.h"
 #include "worker/comm/local_communicator.h"
+#include "worker/train/file_util.h"
 
 namespace sparsebalance {
 namespace {
@@ -175,6 +177,18 @@ void JobRun::Abort(const absl::Status& why) {
   for (const std::unique_ptr<Communicator>& comm : comms_) {
     if (comm != nullptr) comm->Abort();
   }
+}
+
+absl::Status JobRun::WriteCoverage() const {
+  if (options_.output_dir.empty()) return absl::OkStatus();
+  CoverageNotes all;
+  for (const std::unique_ptr<Trainer>& trainer : trainers_) {
+    if (trainer != nullptr) all.PutAll(trainer->coverage_notes().Entries());
+  }
+  const std::string folder = absl::StrCat(options_.output_dir, "/coverage/", policy_);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);  // writing says what is wrong
+  return WriteFile(absl::StrCat(folder, "/", options_.session.node_id, ".jsonl"), all.JsonLines());
 }
 
 void JobRun::Leave(const std::string& reason, bool finished) {

@@ -37,6 +37,10 @@ class JobRun {
   // Wakes every rank of this node that waits for another, and tells the other nodes.
   void Abort(const absl::Status& why);
 
+  // Where the node writes its output: the coverage that its ranks measured, to
+  // coverage/POLICY/NODE.jsonl.
+  absl::Status WriteCoverage() const;
+
   // Gives the ranks back to the coordinator.
   void Leave(const std::string& reason, bool finished);
 

@@ -207,7 +207,8 @@ void AddMachineFlags(CLI::App& app, WorkerFlags& flags) {
                   "measure a latency profile where the coordinator has none (on by default)");
   group
       ->add_option("--output", flags.node.output_dir,
-                   "folder for plans/, steps.jsonl and summary.json; empty: nothing is written")
+                   "folder for plans/, coverage/, steps.jsonl and summary.json; empty: nothing is "
+                   "written")
       ->capture_default_str();
   group->add_option("--metrics-listen", flags.node.metrics_listen,
                     "host:port of this worker's /metrics; empty: none");

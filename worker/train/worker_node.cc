@@ -203,6 +203,7 @@ absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
                finished);
   }
   if (!end.ok()) return end.status();
+  for (const std::unique_ptr<JobRun>& run : runs) SB_RETURN_IF_ERROR(run->WriteCoverage());
 
   WorkerNodeResult result;
   result.end = *end;

@@ -139,7 +139,8 @@ std::string ReadInBrowser(const std::string& html) {
     </script>)";
   std::ofstream(page) << html << kScript;
   const std::string command = absl::StrCat(
-      "chromium --headless --no-sandbox --disable-gpu --window-size=1100,900 --user-data-dir=",
+      "timeout 90 chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
+      "--window-size=1100,900 --user-data-dir=",
       (folder / "profile").string(), " --dump-dom file://", page, " 2>/dev/null");
   std::string dom;
   FILE* pipe = popen(command.c_str(), "r");  // NOLINT(cert-env33-c)

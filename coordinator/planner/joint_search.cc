@@ -1,7 +1,6 @@
 #include "coordinator/planner/joint_search.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace sparsebalance::planner {

@@ -3,10 +3,12 @@
 // Construction: budgets at one price of time for the whole batch, a batching by the times that they
 // give, and the best budgets for that batching; with one stage, ranks are evened out by exchanges
 // in between. Then a search that changes batching, order and budgets together (joint_search.h), and
-// once more the best budgets for what it found. The fastest plan that was seen wins; a plan of
-// `length` that is faster by the same model wins over it.
+// once more the best budgets for what it found; small batches with more stages are searched from
+// several starts, the plans of `paper` and `length` among them. The fastest plan that was seen
+// wins; a plan of `length` that is faster by the same model wins over it.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -165,15 +167,14 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
   if (auto s = planner.OfferConstruction(priced); !s.ok()) return s;
   const int64_t tries = Tries(problem);
   const bool many_starts = tries > 0 && problem.num_sequences() <= kMostSequencesOfManyStarts;
-  std::vector<Solution> starts;
+  std::optional<Solution> paper;
   if (many_starts) {
     // Not slower than the policy of the paper either, where that keeps the floor.
-    auto paper = SolvePaper(problem);
-    if (paper.ok()) {
-      planner.Offer(paper->batching, paper->budgets);
-      planner.OfferBudgetsFor(paper->batching);
-      starts.push_back(*std::move(paper));
-    }
+    if (auto solved = SolvePaper(problem); solved.ok()) paper = *std::move(solved);
+  }
+  if (paper.has_value()) {
+    planner.Offer(paper->batching, paper->budgets);
+    planner.OfferBudgetsFor(paper->batching);
   }
   if (problem.stages() == 1) {
     planner.SearchFromBest(tries);
@@ -196,7 +197,7 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
         search(*std::move(built), budgets, Heat::kHot);
       }
       // Near enough to what is known to be good to repair a floor that it hardly misses.
-      for (const Solution& start : starts) search(start.batching, start.budgets, Heat::kCold);
+      if (paper.has_value()) search(paper->batching, paper->budgets, Heat::kCold);
       search(length->batching, priced, Heat::kHot);
     }
     planner.SearchFromBest(left);

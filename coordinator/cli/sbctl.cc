@@ -202,6 +202,13 @@ void AddSimulateFlags(CLI::App& verb, SimulateFlags& flags) {
       ->capture_default_str();
   verb.add_option("--effort", flags.effort, "Search with this effort: fast, normal or high")
       ->capture_default_str();
+  verb.add_option("--lookahead-steps", flags.lookahead_steps,
+                  "Batches among which `sparsebalance` may exchange sequences; 1: none")
+      ->capture_default_str();
+  verb.add_option("--layers", flags.layers,
+                  "Draw a coverage curve for each of so many layers and let `sparsebalance` give "
+                  "every layer a budget; 0: one budget for all layers")
+      ->capture_default_str();
   verb.add_option("--html", flags.html, "Also write a page with timelines to this file");
 }
 

@@ -61,6 +61,8 @@ absl::StatusOr<SimulationOptions> MakeOptions(const SimulateFlags& flags) {
   s.set_max_tokens_per_micro_batch(flags.max_tokens);
   s.set_micro_batch_size(flags.micro_batch_size);
   s.set_coverage_guard(flags.guard);
+  s.set_lookahead_steps(flags.lookahead_steps);
+  s.set_layer_budgets(flags.layers > 0);
   for (const absl::Status& status :
        {planner::Named("--effort", planner::ParseSearchEffort(flags.effort, s)),
         planner::Named("--floor",
@@ -72,6 +74,7 @@ absl::StatusOr<SimulationOptions> MakeOptions(const SimulateFlags& flags) {
   options.global_batch_size = flags.global_batch_size;
   options.steps = flags.steps;
   options.seed = flags.seed;
+  options.layers = flags.layers;
   options.policies = flags.policies;
   auto workload = simulation::LoadWorkload(flags.workload);
   if (!workload.ok()) return workload.status();
@@ -100,6 +103,8 @@ std::string ResultJson(const PolicyResult& p) {
   json["cap_violations"] = p.cap_violations;
   json["guard_violations"] = p.guard_violations;
   json["fallbacks"] = p.fallbacks;
+  json["exchanged_sequences"] = p.exchanged_sequences;
+  json["max_displacement_steps"] = p.max_displacement_steps;
   return json.dump();
 }
 
@@ -124,9 +129,22 @@ std::string ResultTable(const SimulationOptions& options, const SimulationResult
          absl::StrFormat("%.2f", p.plan_ms_p50), absl::StrFormat("%.2f", p.plan_ms_p99),
          absl::StrCat(p.cap_violations + p.guard_violations)});
   }
-  return absl::StrCat("lengths: ", options.workload.description,
-                      "\ntimes: ", options.profile.source(),
-                      "\ncoverage: ", options.coverage.description, "\n\n", table.ToString());
+  std::string text =
+      absl::StrCat("lengths: ", options.workload.description, "\ntimes: ", options.profile.source(),
+                   "\ncoverage: ", options.coverage.description);
+  if (options.layers > 0) {
+    absl::StrAppend(&text, ", drawn anew for each of ", options.layers, " layers");
+  }
+  absl::StrAppend(&text, "\n\n", table.ToString());
+  for (const PolicyResult& p : result.policies) {
+    if (options.settings.lookahead_steps() < 2 || p.policy != "sparsebalance") continue;
+    absl::StrAppendFormat(&text,
+                          "\n%s exchanged %d of %d sequences with later batches; none was trained "
+                          "more than %d steps from its place\n",
+                          p.policy, p.exchanged_sequences, result.sequences,
+                          p.max_displacement_steps);
+  }
+  return text;
 }
 
 std::string Percent(double part) { return absl::StrFormat("%.1f %%", 100 * part); }

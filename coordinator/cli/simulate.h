@@ -29,6 +29,8 @@ struct SimulateFlags {
   uint32_t base_budget = 32;
   uint32_t max_budget = 128;
   std::string effort = "normal";
+  uint32_t lookahead_steps = 1;
+  uint32_t layers = 0;
   std::string html;  // also write a page to this file
   bool json = false;
 };

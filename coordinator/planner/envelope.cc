@@ -19,21 +19,24 @@ bool Below(const Corner& left, const Corner& middle, const Corner& right) {
 
 }  // namespace
 
-Envelopes::Envelopes(const Problem& problem) {
+Envelopes::Envelopes(const Problem& problem, Kind kind) {
   std::vector<Corner> hull;
   begin_.reserve(problem.num_sequences() + 1);
   for (int i = 0; i < problem.num_sequences(); ++i) {
     const ProblemSequence& s = problem.sequence(i);
     begin_.push_back(static_cast<uint32_t>(segments_.size()));
+    const absl::Span<const CurvePoint> curve =
+        kind == Kind::kBound ? problem.BoundingCurve(i) : problem.Curve(i);
     hull.clear();
     const auto add = [&](int32_t budget) {
-      const Corner corner{budget, problem.TimeNs(i, budget), problem.Coverage(i, budget)};
+      const Corner corner{budget, problem.TimeNs(i, budget),
+                          budget >= s.blocks ? kFullCoverage : Interpolate(curve, budget)};
       if (!hull.empty() && corner.coverage <= hull.back().coverage) return;
       while (hull.size() >= 2 && Below(hull[hull.size() - 2], hull.back(), corner)) hull.pop_back();
       hull.push_back(corner);
     };
     add(s.low);
-    for (const CurvePoint& point : problem.Curve(i)) {
+    for (const CurvePoint& point : curve) {
       if (point.budget > s.low && point.budget < s.high) add(point.budget);
     }
     if (s.high > s.low) add(s.high);

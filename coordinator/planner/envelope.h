@@ -33,7 +33,10 @@ inline bool SteeperThan(const EnvelopeSegment& a, const EnvelopeSegment& b) {
 // Envelopes of all sequences of a problem between their lowest and highest budgets.
 class Envelopes {
  public:
-  explicit Envelopes(const Problem& problem);
+  // Of what plans can have, or of what none can exceed: these differ where budgets are dealt over
+  // layers.
+  enum class Kind { kPlans, kBound };
+  explicit Envelopes(const Problem& problem, Kind kind = Kind::kPlans);
 
   // By falling gain; empty where no budget gains coverage.
   absl::Span<const EnvelopeSegment> Of(int sequence) const {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/planner/lookahead.h"
 #include "coordinator/planner/problem.h"
 #include "coordinator/planner/validation.h"
 
@@ -29,6 +30,8 @@ class Explainer {
     SlowestRank();
     AgainstLength();
     Coverage();
+    Layers();
+    Exchanges();
     Gap();
     Limit();
     Extrapolation();
@@ -143,8 +146,7 @@ class Explainer {
     std::vector<Loss> losses;
     for (const Placed& p : placed_) {
       const ProblemSequence& s = problem_.sequence(p.sequence);
-      const int64_t lost =
-          problem_.Coverage(p.sequence, s.base) - problem_.Coverage(p.sequence, p.budget);
+      const int64_t lost = s.base_coverage - problem_.Coverage(p.sequence, p.budget);
       if (lost > 0) losses.push_back({static_cast<double>(lost) / kFullCoverage, &p});
     }
     if (losses.empty()) return;
@@ -164,6 +166,49 @@ class Explainer {
     Say("%d sequences cover less than at their base budget, most of all %s; none keeps less than "
         "%.1f %% of it.",
         count, absl::StrJoin(parts, ", "), 100 * plan_.min_coverage_ratio());
+  }
+
+  void Layers() {
+    int count = 0;
+    uint32_t least = 0;
+    uint32_t most = 0;
+    for (const v1::RankPlan& rank : plan_.ranks()) {
+      for (const v1::MicroBatch& mb : rank.micro_batches()) {
+        for (const v1::Slice& slice : mb.slices()) {
+          if (slice.layer_budget_blocks().empty()) continue;
+          const auto [low, high] = std::minmax_element(slice.layer_budget_blocks().begin(),
+                                                       slice.layer_budget_blocks().end());
+          least = count == 0 ? *low : std::min(least, *low);
+          most = std::max(most, *high);
+          ++count;
+        }
+      }
+    }
+    if (count == 0) return;
+    Say("%d sequences have a budget for every layer, from %d to %d blocks; on each stage they make "
+        "no more work than the budget named for the sequence.",
+        count, least, most);
+  }
+
+  void Exchanges() {
+    if (request_.upcoming().empty()) return;
+    if (plan_.exchanges().empty()) {
+      Say("Looking %d batches ahead found no exchange of sequences that makes steps faster.",
+          request_.upcoming_size());
+    } else {
+      std::vector<std::string> parts;
+      for (const v1::SequenceExchange& e : plan_.exchanges()) {
+        parts.push_back(absl::StrFormat("%d waits until step %d, %d comes in its place",
+                                        e.later_id(), e.later_step(), e.now_id()));
+      }
+      Say("%d sequences changed places with later batches, which saves %.3f ms over the steps "
+          "concerned: %s.",
+          plan_.exchanges_size(), plan_.lookahead_saved_ms(), absl::StrJoin(parts, "; "));
+    }
+    if (plan_.max_displacement_steps() > 0) {
+      Say("No sequence of this plan is trained more than %d steps from where the sampler put it.",
+          plan_.max_displacement_steps());
+    }
   }
 
   void Gap() {
@@ -232,8 +277,10 @@ class Explainer {
 
 std::vector<std::string> Explain(const v1::PlanRequest& request, const v1::Plan& plan) {
   absl::Status status = ValidateRequest(request);
+  absl::StatusOr<v1::PlanRequest> trained = AfterExchanges(request, plan.exchanges());
+  if (status.ok()) status = trained.status();
   if (status.ok()) {
-    absl::StatusOr<Problem> problem = Problem::Create(request);
+    absl::StatusOr<Problem> problem = Problem::Create(*trained);
     if (problem.ok() && plan.ranks_size() == problem->num_ranks()) {
       return Explainer(*problem, request, plan).Run();
     }

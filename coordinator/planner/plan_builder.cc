@@ -39,7 +39,7 @@ void FillCoverage(const Problem& problem, const Solution& solution, int64_t cove
     weighted += Int128{coverage} * s.tokens;
     tokens += s.tokens;
     supervised += static_cast<uint64_t>(s.supervised_tokens);
-    const int64_t base = problem.Coverage(i, s.base);
+    const int64_t base = s.base_coverage;
     // A sequence whose base covers nothing cannot lose any.
     const double ratio =
         base == 0 ? 1.0 : static_cast<double>(coverage) / static_cast<double>(base);
@@ -80,6 +80,12 @@ v1::Plan BuildPlan(const Problem& problem, const Solution& solution) {
         slice.set_sequence_id(s.id);
         slice.set_token_end(static_cast<uint64_t>(s.tokens));
         slice.set_budget_blocks(static_cast<uint32_t>(solution.budgets[i]));
+        if (const LayerBudgets* layers = problem.Layers(i); layers != nullptr) {
+          const std::vector<uint32_t> dealt = layers->At(solution.budgets[i]);
+          const bool uniform = std::all_of(dealt.begin(), dealt.end(),
+                                           [&](uint32_t k) { return k == slice.budget_blocks(); });
+          if (!uniform) slice.mutable_layer_budget_blocks()->Add(dealt.begin(), dealt.end());
+        }
         const auto attended = static_cast<uint32_t>(std::min(solution.budgets[i], s.blocks));
         extrapolated +=
             problem.predictor().IsExtrapolation(static_cast<uint64_t>(s.tokens), attended) ? 1 : 0;
@@ -100,7 +106,8 @@ v1::Plan BuildPlan(const Problem& problem, const Solution& solution) {
   const int64_t coverage_sum = CoverageSum(problem, solution.budgets);
   // A policy that knows no floor is held against plans that cover no more than it does.
   const int64_t floor_sum = std::min(problem.floor_sum(), coverage_sum);
-  const int64_t bound = LowerBoundNs(problem, Envelopes(problem), floor_sum);
+  const int64_t bound =
+      LowerBoundNs(problem, Envelopes(problem, Envelopes::Kind::kBound), floor_sum);
   plan.set_predicted_step_ms(MsFromNs(step_ns + constant));
   plan.set_lower_bound_ms(MsFromNs(bound + constant));
   FillCoverage(problem, solution, coverage_sum, plan);

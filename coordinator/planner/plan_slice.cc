@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/planner/lookahead.h"
 #include "coordinator/planner/problem.h"
 
 namespace sparsebalance::planner {
@@ -78,9 +79,7 @@ class Checker {
                       slice.token_end(), ")");
       }
       if (absl::Status st = CheckBudget(s, slice.budget_blocks()); !st.ok()) return st;
-      for (const uint32_t k : slice.layer_budget_blocks()) {
-        if (absl::Status st = CheckBudget(s, k); !st.ok()) return st;
-      }
+      if (absl::Status st = CheckLayers(i, slice); !st.ok()) return st;
       padded += s.padded_tokens;
     }
     if (padded > problem_.rank(r).cap_tokens) {
@@ -96,6 +95,24 @@ class Checker {
                     s.high, " by the budget range and the coverage guard");
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckLayers(int i, const v1::Slice& slice) const {
+    const LayerBudgets* layers = problem_.Layers(i);
+    if (layers == nullptr && slice.layer_budget_blocks().empty()) return absl::OkStatus();
+    if (layers != nullptr) {
+      std::vector<uint32_t> budgets(slice.layer_budget_blocks().begin(),
+                                    slice.layer_budget_blocks().end());
+      if (budgets.empty()) budgets.assign(layers->layers(), slice.budget_blocks());
+      if (layers->Allows(budgets, static_cast<int32_t>(slice.budget_blocks()))) {
+        return absl::OkStatus();
+      }
+    }
+    return Broken("sequence ", slice.sequence_id(), " has ", slice.layer_budget_blocks_size(),
+                  " layer budgets, ",
+                  layers == nullptr ? "but one budget for all layers"
+                                    : "which break the coverage guard of a layer, the budget "
+                                      "range or the work of its budget on a stage");
   }
 
   const Problem& problem_;
@@ -128,11 +145,16 @@ v1::Plan PlanForRanks(const v1::Plan& plan, absl::Span<const uint32_t> data_rank
   part.set_fallback_detail(plan.fallback_detail());
   part.set_extrapolated_sequences(plan.extrapolated_sequences());
   part.set_bubble_fraction(plan.bubble_fraction());
+  *part.mutable_exchanges() = plan.exchanges();
+  part.set_max_displacement_steps(plan.max_displacement_steps());
+  part.set_lookahead_saved_ms(plan.lookahead_saved_ms());
   return part;
 }
 
 absl::Status CheckPlan(const v1::PlanRequest& request, const v1::Plan& plan) {
-  absl::StatusOr<Problem> problem = Problem::Create(request);
+  absl::StatusOr<v1::PlanRequest> trained = AfterExchanges(request, plan.exchanges());
+  if (!trained.ok()) return absl::InternalError(trained.status().message());
+  absl::StatusOr<Problem> problem = Problem::Create(*trained);
   if (!problem.ok()) return problem.status();
   return CheckPlan(*problem, plan);
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/planner/lookahead.h"
 #include "coordinator/planner/plan_builder.h"
 #include "coordinator/planner/plan_slice.h"
 #include "coordinator/planner/policies/registry.h"
@@ -42,11 +43,33 @@ absl::StatusOr<v1::Plan> MakeValidated(const v1::PlanRequest& request, const Pol
   return plan;
 }
 
+absl::StatusOr<v1::Plan> MakeWithLookahead(const v1::PlanRequest& request, const Policy& policy) {
+  absl::StatusOr<Lookahead> lookahead = ChooseExchanges(request);
+  if (!lookahead.ok()) return WithStep(lookahead.status(), request.step());
+  google::protobuf::RepeatedPtrField<v1::SequenceExchange> exchanges(lookahead->exchanges.begin(),
+                                                                     lookahead->exchanges.end());
+  absl::StatusOr<v1::PlanRequest> trained = AfterExchanges(request, exchanges);
+  if (!trained.ok()) return absl::InternalError(trained.status().message());
+  absl::StatusOr<v1::Plan> plan = MakeValidated(*trained, policy);
+  if (!plan.ok()) return plan.status();
+  plan->set_max_displacement_steps(MaxDisplacement(request, exchanges));
+  plan->set_lookahead_saved_ms(MsFromNs(lookahead->saved_ns));
+  *plan->mutable_exchanges() = std::move(exchanges);
+  return plan;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::Plan> MakePlan(const v1::PlanRequest& request) {
   if (absl::Status status = ValidateRequest(request); !status.ok()) return status;
-  return MakeValidated(request, *FindPolicy(request.settings().policy()));
+  const Policy& policy = *FindPolicy(request.settings().policy());
+  if (policy.name == kDefaultPolicy && !request.upcoming().empty()) {
+    return MakeWithLookahead(request, policy);
+  }
+  absl::StatusOr<v1::Plan> plan = MakeValidated(request, policy);
+  // Sequences that earlier plans have deferred.
+  if (plan.ok()) plan->set_max_displacement_steps(MaxDisplacement(request, {}));
+  return plan;
 }
 
 absl::StatusOr<v1::Plan> MakeFallbackPlan(const v1::PlanRequest& request) {

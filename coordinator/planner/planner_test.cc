@@ -330,7 +330,7 @@ TEST(CheckPlan, SeesEveryKindOfBreach) {
   EXPECT_THAT(problem([&](P& p) { slice(p, 0)->set_budget_blocks(7); }), HasSubstr("budget 7"));
   EXPECT_THAT(problem([&](P& p) { slice(p, 0)->set_budget_blocks(1); }), HasSubstr("budget 1"));
   EXPECT_THAT(problem([&](P& p) { slice(p, 0)->add_layer_budget_blocks(1); }),
-              HasSubstr("budget 1"));
+              HasSubstr("one budget for all layers"));
   EXPECT_THAT(problem([](P& p) { p.mutable_ranks(0)->add_micro_batches()->set_zero_weight(true); }),
               HasSubstr("micro-batches"));
   EXPECT_THAT(

@@ -1,10 +1,10 @@
 #include "coordinator/planner/problem.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/planner/coverage_curve.h"
@@ -13,21 +13,6 @@
 
 namespace sparsebalance::planner {
 namespace {
-
-int64_t ToCoverage(double value) {
-  return std::llround(std::clamp(value, 0.0, 1.0) * static_cast<double>(kFullCoverage));
-}
-
-int64_t Interpolate(absl::Span<const CurvePoint> curve, int32_t budget) {
-  const auto above =
-      std::upper_bound(curve.begin(), curve.end(), budget,
-                       [](int32_t k, const CurvePoint& point) { return k < point.budget; });
-  if (above == curve.end()) return curve.back().coverage;
-  if (above == curve.begin()) return curve.front().coverage;
-  const CurvePoint& left = *(above - 1);
-  return left.coverage +
-         (above->coverage - left.coverage) * (budget - left.budget) / (above->budget - left.budget);
-}
 
 // Default curves of long batches share their sums: H(m) for all m up to the longest sequence.
 std::vector<double> HarmonicSums(const v1::PlanRequest& request) {
@@ -42,31 +27,129 @@ std::vector<double> HarmonicSums(const v1::PlanRequest& request) {
   return sums;
 }
 
-void AppendCurve(const v1::Sequence& s, int32_t blocks, const std::vector<double>& harmonic,
-                 std::vector<CurvePoint>& out) {
-  if (blocks == 1) {
-    out.push_back({1, kFullCoverage});
-    return;
-  }
-  const v1::CoverageCurve& curve = s.coverage();
-  if (curve.budget_blocks_size() == 0) {
-    for (const uint32_t k : CoverageGrid(static_cast<uint32_t>(blocks))) {
-      out.push_back({static_cast<int32_t>(k), ToCoverage(harmonic[k - 1] / harmonic[blocks - 1])});
-    }
-    return;
-  }
-  int64_t least = 0;
-  for (int i = 0; i < curve.budget_blocks_size(); ++i) {
-    const auto budget = static_cast<int32_t>(curve.budget_blocks(i));
-    least = budget == 1        ? 0
-            : budget == blocks ? kFullCoverage
-                               : std::max(least, ToCoverage(curve.coverage(i)));
-    out.push_back({budget, least});
-  }
-  if (out.back().budget < blocks) out.push_back({blocks, kFullCoverage});
+absl::Status TooLong(const ProblemSequence& s, int64_t largest_cap) {
+  absl::Status status = absl::InvalidArgumentError(
+      absl::StrCat("sequence ", s.id, " has ", s.tokens, " tokens (", s.padded_tokens,
+                   " with padding) but a micro-batch holds at most ", largest_cap,
+                   "; raise max_tokens_per_micro_batch or split the sequence"));
+  v1::SequenceRejected detail;
+  detail.set_sequence_id(s.id);
+  detail.set_tokens(static_cast<uint64_t>(s.tokens));
+  detail.set_limit_tokens(static_cast<uint64_t>(largest_cap));
+  AttachDetail(status, detail);
+  return status;
 }
 
 }  // namespace
+
+class Problem::SequenceReader {
+ public:
+  SequenceReader(const v1::PlanRequest& request, Problem& problem)
+      : problem_(problem), harmonic_(HarmonicSums(request)) {
+    const v1::PlanSettings& settings = request.settings();
+    padding_ = std::max<uint32_t>(1, settings.padding_multiple());
+    block_tokens_ = settings.block_tokens();
+    base_ = static_cast<int32_t>(settings.base_budget_blocks());
+    min_ = static_cast<int32_t>(std::max<uint32_t>(1, settings.min_budget_blocks()));
+    max_ = settings.max_budget_blocks() == 0 ? std::numeric_limits<int32_t>::max()
+                                             : static_cast<int32_t>(settings.max_budget_blocks());
+    keep_ = kFullCoverage - ToCoverage(settings.coverage_guard());
+    fixed_ = settings.coverage_floor().kind_case() == v1::CoverageFloor::kMode &&
+             settings.coverage_floor().mode() == v1::COVERAGE_FLOOR_MODE_FIXED;
+    const std::string& policy = settings.policy();
+    deals_layers_ =
+        settings.layer_budgets() && !fixed_ && (policy.empty() || policy == "sparsebalance");
+  }
+
+  void Read(const v1::Sequence& in) {
+    ProblemSequence s;
+    s.id = in.id();
+    s.tokens = static_cast<int64_t>(in.tokens());
+    s.padded_tokens = (s.tokens + padding_ - 1) / padding_ * padding_;
+    s.supervised_tokens = static_cast<int64_t>(in.supervised_tokens());
+    s.blocks = static_cast<int32_t>(BlocksOf(in.tokens(), block_tokens_));
+    s.fixed_time = problem_.predictor_.FixedPart(s.tokens, s.blocks);
+    s.base = std::max(min_, std::min(base_, s.blocks));
+    s.high = std::max(min_, std::min(max_, s.blocks));
+    s.low = s.base;
+    s.layers = -1;
+    s.curve_begin = static_cast<uint32_t>(problem_.curve_points_.size());
+    if (in.layer_coverage_size() > 0 && s.blocks > min_) {
+      ReadLayers(in, s);
+    } else {
+      AppendCurve(in, s.blocks);
+      s.curve_end = static_cast<uint32_t>(problem_.curve_points_.size());
+      s.base_coverage = CoverageOf(s, s.base);
+    }
+    problem_.base_coverage_sum_ += s.base_coverage;
+    if (fixed_) {
+      s.high = s.base;
+    } else if (s.layers < 0) {
+      s.low = LowestWithinGuard(s);
+    }
+    problem_.sequences_.push_back(s);
+  }
+
+ private:
+  void ReadLayers(const v1::Sequence& in, ProblemSequence& s) {
+    LayerBudgets layers(in.layer_coverage(), {.blocks = s.blocks,
+                                              .stages = deals_layers_ ? problem_.stages_ : 1,
+                                              .base = s.base,
+                                              .min = min_,
+                                              .max = s.high,
+                                              .keep = keep_});
+    const std::vector<CurvePoint> points = deals_layers_ ? layers.Curve() : layers.UniformCurve();
+    problem_.curve_points_.insert(problem_.curve_points_.end(), points.begin(), points.end());
+    s.curve_end = static_cast<uint32_t>(problem_.curve_points_.size());
+    s.base_coverage = layers.base_coverage();
+    if (!deals_layers_) return;
+    s.low = layers.least();
+    s.layers = static_cast<int32_t>(problem_.layer_budgets_.size());
+    problem_.layer_bounds_.push_back(layers.BoundingCurve());
+    problem_.layer_budgets_.push_back(std::move(layers));
+  }
+
+  void AppendCurve(const v1::Sequence& in, int32_t blocks) {
+    std::vector<CurvePoint>& out = problem_.curve_points_;
+    if (blocks == 1) {
+      out.push_back({1, kFullCoverage});
+    } else if (in.coverage().budget_blocks_size() > 0) {
+      AppendPoints(in.coverage(), blocks, out);
+    } else {
+      for (const uint32_t k : CoverageGrid(static_cast<uint32_t>(blocks))) {
+        out.push_back(
+            {static_cast<int32_t>(k), ToCoverage(harmonic_[k - 1] / harmonic_[blocks - 1])});
+      }
+    }
+  }
+
+  int64_t CoverageOf(const ProblemSequence& s, int32_t budget) const {
+    if (budget >= s.blocks) return kFullCoverage;
+    return Interpolate(absl::MakeConstSpan(problem_.curve_points_)
+                           .subspan(s.curve_begin, s.curve_end - s.curve_begin),
+                       budget);
+  }
+
+  // Coverage grows with the budget, so the least one is found by halving.
+  int32_t LowestWithinGuard(const ProblemSequence& s) const {
+    int32_t below = std::min(min_, s.base) - 1;
+    int32_t kept = s.base;
+    while (kept - below > 1) {
+      const int32_t middle = below + (kept - below) / 2;
+      const bool ok =
+          Int128{CoverageOf(s, middle)} * kFullCoverage >= Int128{keep_} * s.base_coverage;
+      (ok ? kept : below) = middle;
+    }
+    return kept;
+  }
+
+  Problem& problem_;
+  const std::vector<double> harmonic_;
+  int64_t padding_, block_tokens_;
+  int32_t base_, min_, max_;
+  int64_t keep_;
+  bool fixed_, deals_layers_;
+};
 
 absl::StatusOr<Problem> Problem::Create(const v1::PlanRequest& request) {
   const v1::PlanSettings& settings = request.settings();
@@ -103,62 +186,14 @@ absl::StatusOr<Problem> Problem::Create(const v1::PlanRequest& request) {
   std::sort(by_id.begin(), by_id.end(), [&](int32_t a, int32_t b) {
     return request.sequences(a).id() < request.sequences(b).id();
   });
-  const std::vector<double> harmonic = HarmonicSums(request);
-  const bool fixed_budgets = settings.coverage_floor().kind_case() == v1::CoverageFloor::kMode &&
-                             settings.coverage_floor().mode() == v1::COVERAGE_FLOOR_MODE_FIXED;
-  const int64_t keep = kFullCoverage - ToCoverage(settings.coverage_guard());
-  const auto min_budget = static_cast<int32_t>(std::max<uint32_t>(1, settings.min_budget_blocks()));
-  const auto max_budget = settings.max_budget_blocks() == 0
-                              ? std::numeric_limits<int32_t>::max()
-                              : static_cast<int32_t>(settings.max_budget_blocks());
-  const int64_t padding = std::max<uint32_t>(1, settings.padding_multiple());
   p.arrival_order_.resize(n);
   p.sequences_.reserve(n);
+  SequenceReader reader(request, p);
   for (int i = 0; i < n; ++i) {
-    const v1::Sequence& in = request.sequences(by_id[i]);
     p.arrival_order_[by_id[i]] = i;
-    ProblemSequence s;
-    s.id = in.id();
-    s.tokens = static_cast<int64_t>(in.tokens());
-    s.padded_tokens = (s.tokens + padding - 1) / padding * padding;
-    s.supervised_tokens = static_cast<int64_t>(in.supervised_tokens());
-    s.blocks = static_cast<int32_t>(BlocksOf(in.tokens(), settings.block_tokens()));
-    if (s.padded_tokens > largest_cap) {
-      absl::Status status = absl::InvalidArgumentError(
-          absl::StrCat("sequence ", s.id, " has ", s.tokens, " tokens (", s.padded_tokens,
-                       " with padding) but a micro-batch holds at most ", largest_cap,
-                       "; raise max_tokens_per_micro_batch or split the sequence"));
-      v1::SequenceRejected detail;
-      detail.set_sequence_id(s.id);
-      detail.set_tokens(in.tokens());
-      detail.set_limit_tokens(static_cast<uint64_t>(largest_cap));
-      AttachDetail(status, detail);
-      return status;
-    }
-    s.fixed_time = p.predictor_.FixedPart(s.tokens, s.blocks);
-    s.curve_begin = static_cast<uint32_t>(p.curve_points_.size());
-    AppendCurve(in, s.blocks, harmonic, p.curve_points_);
-    s.curve_end = static_cast<uint32_t>(p.curve_points_.size());
-    const int32_t base = static_cast<int32_t>(settings.base_budget_blocks());
-    s.base = std::max(min_budget, std::min(base, s.blocks));
-    s.high = std::max(min_budget, std::min(max_budget, s.blocks));
-    s.low = s.base;
-    p.sequences_.push_back(s);
-    const int64_t base_coverage = p.Coverage(i, s.base);
-    p.base_coverage_sum_ += base_coverage;
-    if (fixed_budgets) {
-      p.sequences_[i].high = s.base;
-      continue;
-    }
-    // Coverage grows with the budget, so the least budget within the guard is found by halving.
-    int32_t below = std::min(min_budget, s.base) - 1;
-    int32_t kept = s.base;
-    while (kept - below > 1) {
-      const int32_t middle = below + (kept - below) / 2;
-      const bool ok = Int128{p.Coverage(i, middle)} * kFullCoverage >= Int128{keep} * base_coverage;
-      (ok ? kept : below) = middle;
-    }
-    p.sequences_[i].low = kept;
+    reader.Read(request.sequences(by_id[i]));
+    const ProblemSequence& s = p.sequences_.back();
+    if (s.padded_tokens > largest_cap) return TooLong(s, largest_cap);
   }
 
   if (settings.coverage_floor().kind_case() == v1::CoverageFloor::kValue) {

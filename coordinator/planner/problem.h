@@ -9,17 +9,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "coordinator/planner/curve_points.h"
 #include "coordinator/planner/latency_model.h"
+#include "coordinator/planner/layer_budgets.h"
 #include "sparsebalance/v1/plan.pb.h"
 
 namespace sparsebalance::planner {
-
-inline constexpr int64_t kFullCoverage = 1'000'000'000;
-
-struct CurvePoint {
-  int32_t budget;
-  int64_t coverage;  // 1e-9
-};
 
 struct ProblemSequence {
   uint64_t id;
@@ -31,9 +26,11 @@ struct ProblemSequence {
   // the job fixes budgets. A sequence of fewer blocks than min_budget_blocks has them all at
   // min_budget_blocks and attends to all that it has.
   int32_t base, low, high;
-  Int128 fixed_time;     // LatencyPredictor::FixedPart
-  uint32_t curve_begin;  // of its points in Problem's pool
+  int64_t base_coverage;  // 1e-9, with the base budget in every layer
+  Int128 fixed_time;      // LatencyPredictor::FixedPart
+  uint32_t curve_begin;   // of its points in Problem's pool
   uint32_t curve_end;
+  int32_t layers;  // index of its LayerBudgets; -1: one budget for all layers
 };
 
 struct ProblemRank {
@@ -68,6 +65,18 @@ class Problem {
     return absl::MakeConstSpan(curve_points_)
         .subspan(sequences_[i].curve_begin, sequences_[i].curve_end - sequences_[i].curve_begin);
   }
+  // The least upper bound known of coverage at each budget: the curve itself, unless budgets are
+  // dealt over layers.
+  absl::Span<const CurvePoint> BoundingCurve(int i) const {
+    const int32_t layers = sequences_[i].layers;
+    return layers < 0 ? Curve(i) : absl::MakeConstSpan(layer_bounds_[layers]);
+  }
+  // nullptr: one budget for all layers. Otherwise budgets are those that would make the same work
+  // in every layer, and coverage is that of the work dealt well.
+  const LayerBudgets* Layers(int i) const {
+    const int32_t layers = sequences_[i].layers;
+    return layers < 0 ? nullptr : &layer_budgets_[layers];
+  }
 
   // A micro-batch that holds one token of weight 0.
   int64_t zero_weight_ns() const { return zero_weight_ns_; }
@@ -85,10 +94,14 @@ class Problem {
 
  private:
   explicit Problem(LatencyPredictor predictor) : predictor_(predictor) {}
+  // Adds the curve of a sequence and its budgets between those of the job.
+  class SequenceReader;
 
   LatencyPredictor predictor_;
   std::vector<ProblemSequence> sequences_;
   std::vector<CurvePoint> curve_points_;
+  std::vector<LayerBudgets> layer_budgets_;
+  std::vector<std::vector<CurvePoint>> layer_bounds_;
   std::vector<ProblemRank> ranks_;
   std::vector<int32_t> arrival_order_;
   int stages_ = 1;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/coverage_curve.h"
@@ -20,7 +21,9 @@ constexpr uint64_t kMaxTokens = uint64_t{1} << 36;
 constexpr uint64_t kMaxBlocks = uint64_t{1} << 24;
 constexpr uint64_t kMaxRanks = uint64_t{1} << 20;
 constexpr uint64_t kMaxStages = uint64_t{1} << 12;
-constexpr uint64_t kMaxMicroBatches = uint64_t{1} << 22;  // of a step
+constexpr uint64_t kMaxLookahead = 64;
+constexpr uint64_t kMaxLayeredBlocks = uint64_t{1} << 16;  // curves by layer are kept dense
+constexpr uint64_t kMaxMicroBatches = uint64_t{1} << 22;   // of a step
 constexpr double kMaxBatchMs = 1e9;
 constexpr double kMaxCoefficientMs = 1e6;  // keeps a fixed point nanosecond below 2^61
 
@@ -87,25 +90,79 @@ absl::Status ValidateRankFactors(const v1::PlanRequest& request, double* largest
   return absl::OkStatus();
 }
 
-absl::Status ValidateSequence(const v1::Sequence& s, int index, uint32_t block_tokens) {
-  const std::string path = absl::StrCat("sequences[", index, "]");
-  if (absl::Status st = CheckInteger(path + ".tokens", s.tokens(), 1, kMaxTokens); !st.ok()) {
-    return st;
+absl::Status ValidateLayers(const v1::Sequence& s, const std::string& path, uint64_t blocks,
+                            uint32_t stages, int* layers) {
+  const int count = s.layer_coverage_size();
+  const std::string field = path + ".layer_coverage";
+  const std::string value = absl::StrCat(count, " curves");
+  if (static_cast<uint32_t>(count) < stages) {
+    return FieldError(field, value, absl::StrCat("must have at least one a stage (", stages, ")"));
+  }
+  if (*layers != 0 && count != *layers) {
+    return FieldError(field, value,
+                      absl::StrCat("must have as many as the sequences before it (", *layers, ")"));
+  }
+  *layers = count;
+  if (blocks > kMaxLayeredBlocks) {
+    return FieldError(path + ".tokens", absl::StrCat(s.tokens()),
+                      absl::StrCat("is ", blocks, " blocks; budgets by layer are for at most ",
+                                   kMaxLayeredBlocks, ", use larger blocks"));
+  }
+  for (int l = 0; l < count; ++l) {
+    const v1::CoverageCurve& curve = s.layer_coverage(l);
+    absl::Status status = CheckCurve(curve, static_cast<uint32_t>(blocks));
+    if (status.ok() && curve.budget_blocks().empty()) {
+      status = absl::InvalidArgumentError("it is empty");
+    }
+    if (!status.ok()) {
+      return FieldError(absl::StrCat(field, "[", l, "]"),
+                        absl::StrCat("a curve of sequence ", s.id()),
+                        std::string(status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `layers`: of the sequences before it, 0 where none has any. The path is made for errors alone.
+absl::Status ValidateSequence(const v1::Sequence& s, absl::FunctionRef<std::string()> path,
+                              const v1::PlanSettings& settings, int* layers) {
+  if (s.tokens() < 1 || s.tokens() > kMaxTokens) {
+    return CheckInteger(path() + ".tokens", s.tokens(), 1, kMaxTokens);
   }
   if (s.supervised_tokens() > s.tokens()) {
-    return FieldError(path + ".supervised_tokens", absl::StrCat(s.supervised_tokens()),
+    return FieldError(path() + ".supervised_tokens", absl::StrCat(s.supervised_tokens()),
                       absl::StrCat("must not exceed the sequence's ", s.tokens(), " tokens"));
   }
-  const uint64_t blocks = BlocksOf(s.tokens(), block_tokens);
+  const uint64_t blocks = BlocksOf(s.tokens(), settings.block_tokens());
   if (blocks > kMaxBlocks) {
     return FieldError(
-        path + ".tokens", absl::StrCat(s.tokens()),
+        path() + ".tokens", absl::StrCat(s.tokens()),
         absl::StrCat("is ", blocks, " blocks, more than ", kMaxBlocks, "; use larger blocks"));
   }
   const absl::Status curve = CheckCurve(s.coverage(), static_cast<uint32_t>(blocks));
   if (!curve.ok()) {
-    return FieldError(path + ".coverage", absl::StrCat("the curve of sequence ", s.id()),
+    return FieldError(path() + ".coverage", absl::StrCat("the curve of sequence ", s.id()),
                       std::string(curve.message()));
+  }
+  if (s.layer_coverage().empty()) return absl::OkStatus();
+  return ValidateLayers(s, path(), blocks, std::max<uint32_t>(1, settings.pipeline_parallel_size()),
+                        layers);
+}
+
+absl::Status ValidateUpcoming(const v1::PlanRequest& request) {
+  const int most = static_cast<int>(request.settings().lookahead_steps()) - 1;
+  if (request.upcoming_size() > std::max(0, most)) {
+    return FieldError(
+        "upcoming", absl::StrCat(request.upcoming_size(), " batches"),
+        absl::StrCat("must have at most lookahead_steps - 1 (", std::max(0, most), ")"));
+  }
+  for (int b = 0; b < request.upcoming_size(); ++b) {
+    const uint64_t wanted = request.step() + static_cast<uint64_t>(b) + 1;
+    if (request.upcoming(b).step() != wanted) {
+      return FieldError(absl::StrCat("upcoming[", b, "].step"),
+                        absl::StrCat(request.upcoming(b).step()),
+                        absl::StrCat("must be ", wanted, ": batches follow step by step"));
+    }
   }
   return absl::OkStatus();
 }
@@ -147,6 +204,7 @@ absl::Status ValidateSettings(const v1::PlanSettings& s) {
            Range{"padding_multiple", s.padding_multiple(), 0, kMaxBlocks},
            Range{"micro_batch_size", s.micro_batch_size(), 0, kMaxMicroBatches},
            Range{"micro_batches_per_rank", s.micro_batches_per_rank(), 0, kMaxMicroBatches},
+           Range{"lookahead_steps", s.lookahead_steps(), 0, kMaxLookahead},
        }) {
     absl::Status status =
         CheckInteger(absl::StrCat("settings.", r.field), r.value, r.least, r.most);
@@ -190,25 +248,38 @@ absl::Status ValidateRequest(const v1::PlanRequest& request) {
   double factor = 1.0;
   if (absl::Status s = ValidateRankFactors(request, &factor); !s.ok()) return s;
 
+  if (absl::Status s = ValidateUpcoming(request); !s.ok()) return s;
+
   std::vector<uint64_t> ids;
   ids.reserve(request.sequences_size());
   double total_ms = model.constant_ms() * (request.sequences_size() +
                                            static_cast<double>(settings.micro_batches_per_rank()) *
                                                settings.data_parallel_size());
-  for (int i = 0; i < request.sequences_size(); ++i) {
-    const v1::Sequence& s = request.sequences(i);
-    if (absl::Status st = ValidateSequence(s, i, block); !st.ok()) return st;
-    ids.push_back(s.id());
-    const auto n = static_cast<double>(s.tokens());
-    const double blocks = static_cast<double>(BlocksOf(s.tokens(), block));
-    total_ms += model.per_token_ms() * n + model.router_ms_per_token_block() * n * blocks +
-                model.per_pair_ms() * block * block * blocks * (blocks + 1) / 2;
+  int layers = 0;
+  const auto add = [&](const google::protobuf::RepeatedPtrField<v1::Sequence>& sequences,
+                       const std::string& prefix) -> absl::Status {
+    for (int i = 0; i < sequences.size(); ++i) {
+      const v1::Sequence& s = sequences[i];
+      const auto path = [&] { return absl::StrCat(prefix, "sequences[", i, "]"); };
+      if (absl::Status st = ValidateSequence(s, path, settings, &layers); !st.ok()) return st;
+      ids.push_back(s.id());
+      const auto n = static_cast<double>(s.tokens());
+      const double blocks = static_cast<double>(BlocksOf(s.tokens(), block));
+      total_ms += model.per_token_ms() * n + model.router_ms_per_token_block() * n * blocks +
+                  model.per_pair_ms() * block * block * blocks * (blocks + 1) / 2;
+    }
+    return absl::OkStatus();
+  };
+  if (absl::Status s = add(request.sequences(), ""); !s.ok()) return s;
+  for (int b = 0; b < request.upcoming_size(); ++b) {
+    absl::Status s = add(request.upcoming(b).sequences(), absl::StrCat("upcoming[", b, "]."));
+    if (!s.ok()) return s;
   }
   std::sort(ids.begin(), ids.end());
   const auto twice = std::adjacent_find(ids.begin(), ids.end());
   if (twice != ids.end()) {
     return FieldError("sequences", absl::StrCat("id ", *twice),
-                      "occurs more than once in the global batch; ids must be unique");
+                      "occurs more than once in the global batches; ids must be unique");
   }
   total_ms *= factor * std::max<uint32_t>(1, settings.pipeline_parallel_size());
   if (!(total_ms <= kMaxBatchMs)) {

@@ -2,6 +2,7 @@
 
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string>
@@ -15,6 +16,12 @@ void AppendLittleEndian(std::string& bytes, uint64_t value) {
   }
 }
 
+bool UsesLookahead(const v1::GlobalBatch& batch) {
+  return !batch.following().empty() ||
+         std::any_of(batch.sequences().begin(), batch.sequences().end(),
+                     [](const v1::BatchSequence& s) { return s.deferred_steps() != 0; });
+}
+
 }  // namespace
 
 uint64_t BatchDigest(const v1::GlobalBatch& batch) {
@@ -26,6 +33,22 @@ uint64_t BatchDigest(const v1::GlobalBatch& batch) {
     AppendLittleEndian(bytes, sequence.id());
     AppendLittleEndian(bytes, sequence.tokens());
     AppendLittleEndian(bytes, sequence.supervised_tokens());
+  }
+  if (UsesLookahead(batch)) {
+    AppendLittleEndian(bytes, static_cast<uint64_t>(batch.sequences_size()));
+    for (const v1::BatchSequence& sequence : batch.sequences()) {
+      AppendLittleEndian(bytes, sequence.deferred_steps());
+    }
+    for (const v1::FollowingBatch& following : batch.following()) {
+      AppendLittleEndian(bytes, following.step());
+      AppendLittleEndian(bytes, static_cast<uint64_t>(following.sequences_size()));
+      for (const v1::BatchSequence& sequence : following.sequences()) {
+        AppendLittleEndian(bytes, sequence.id());
+        AppendLittleEndian(bytes, sequence.tokens());
+        AppendLittleEndian(bytes, sequence.supervised_tokens());
+        AppendLittleEndian(bytes, sequence.deferred_steps());
+      }
+    }
   }
   std::array<unsigned char, SHA256_DIGEST_LENGTH> hash;
   SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), hash.data());

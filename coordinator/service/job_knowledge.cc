@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace sparsebalance {
@@ -64,6 +65,19 @@ void JobKnowledge::Observe(absl::Span<const v1::RankTelemetry* const> reports) {
   }
 }
 
+void JobKnowledge::AddSequences(
+    const google::protobuf::RepeatedPtrField<v1::BatchSequence>& sequences,
+    google::protobuf::RepeatedPtrField<v1::Sequence>& out) const {
+  for (const v1::BatchSequence& given : sequences) {
+    v1::Sequence* sequence = out.Add();
+    sequence->set_id(given.id());
+    sequence->set_tokens(given.tokens());
+    sequence->set_supervised_tokens(given.supervised_tokens());
+    sequence->set_deferred_steps(given.deferred_steps());
+    *sequence->mutable_coverage() = coverage_.Lookup(given.id(), given.tokens());
+  }
+}
+
 v1::PlanRequest JobKnowledge::MakeRequest(const v1::GlobalBatch& batch) const {
   v1::PlanRequest request;
   *request.mutable_settings() = spec_.plan();
@@ -74,12 +88,14 @@ v1::PlanRequest JobKnowledge::MakeRequest(const v1::GlobalBatch& batch) const {
   for (v1::RankFactor& factor : latency_.rank_factors()) {
     *request.add_rank_factors() = std::move(factor);
   }
-  for (const v1::BatchSequence& given : batch.sequences()) {
-    v1::Sequence* sequence = request.add_sequences();
-    sequence->set_id(given.id());
-    sequence->set_tokens(given.tokens());
-    sequence->set_supervised_tokens(given.supervised_tokens());
-    *sequence->mutable_coverage() = coverage_.Lookup(given.id(), given.tokens());
+  AddSequences(batch.sequences(), *request.mutable_sequences());
+  // A job that does not look ahead sends none; other batches than it asks for are not looked at.
+  const uint64_t ahead = std::max<uint64_t>(1, spec_.plan().lookahead_steps()) - 1;
+  for (const v1::FollowingBatch& following : batch.following()) {
+    if (static_cast<uint64_t>(request.upcoming_size()) >= ahead) break;
+    v1::UpcomingBatch* upcoming = request.add_upcoming();
+    upcoming->set_step(following.step());
+    AddSequences(following.sequences(), *upcoming->mutable_sequences());
   }
   return request;
 }

@@ -61,6 +61,10 @@ class JobKnowledge {
 
  private:
   bool Fits(const v1::LatencyProfile& profile) const;
+  // With what is remembered of their coverage.
+  void AddSequences(const google::protobuf::RepeatedPtrField<v1::BatchSequence>& sequences,
+                    google::protobuf::RepeatedPtrField<v1::Sequence>& out) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const v1::JobSpec spec_;
   mutable absl::Mutex mutex_;

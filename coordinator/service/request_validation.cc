@@ -19,6 +19,8 @@ namespace {
 using planner::FieldError;
 
 constexpr size_t kMaxNameBytes = 200;
+// A look-ahead is at most 64 steps.
+constexpr size_t kMaxFollowingBatches = 63;
 // Steps, epochs and generations are stored in signed 64 bits.
 constexpr uint64_t kMaxCounter = uint64_t{1} << 62;
 
@@ -49,6 +51,34 @@ absl::Status Rebased(const absl::Status& status, std::string_view from, const st
 
 absl::Status ValidateOptionalName(const std::string& name, const std::string& field) {
   return name.empty() ? absl::OkStatus() : ValidateName(name, field);
+}
+
+// `ids` holds those of the batches before, and takes these.
+absl::Status ValidateSequences(const google::protobuf::RepeatedPtrField<v1::BatchSequence>& batch,
+                               const std::string& prefix, const ServiceOptions& options,
+                               absl::flat_hash_set<uint64_t>& ids) {
+  if (static_cast<size_t>(batch.size()) > options.max_batch_sequences) {
+    return FieldError(prefix + ".sequences", absl::StrCat(batch.size(), " entries"),
+                      absl::StrCat("must have at most ", options.max_batch_sequences));
+  }
+  for (int i = 0; i < batch.size(); ++i) {
+    const v1::BatchSequence& sequence = batch[i];
+    const auto field = [&](const char* name) {
+      return absl::StrCat(prefix, ".sequences[", i, "].", name);
+    };
+    if (!ids.insert(sequence.id()).second) {
+      return FieldError(field("id"), absl::StrCat(sequence.id()), "is in the batch twice");
+    }
+    if (sequence.tokens() == 0 || sequence.tokens() > options.max_sequence_tokens) {
+      return FieldError(field("tokens"), absl::StrCat(sequence.tokens()),
+                        absl::StrCat("must be within [1, ", options.max_sequence_tokens, "]"));
+    }
+    if (sequence.supervised_tokens() > sequence.tokens()) {
+      return FieldError(field("supervised_tokens"), absl::StrCat(sequence.supervised_tokens()),
+                        absl::StrCat("must be at most its tokens, ", sequence.tokens()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ValidateLeases(const v1::JobSpec& spec, const ServiceOptions& options) {
@@ -193,27 +223,27 @@ absl::Status ValidateBatch(const v1::GlobalBatch& batch, bool whole,
     return FieldError("batch.sequences", "empty",
                       "the node that holds rank 0 sends the whole global batch");
   }
-  if (static_cast<size_t>(batch.sequences_size()) > options.max_batch_sequences) {
-    return FieldError("batch.sequences", absl::StrCat(batch.sequences_size(), " entries"),
-                      absl::StrCat("must have at most ", options.max_batch_sequences));
+  if (static_cast<size_t>(batch.following_size()) > kMaxFollowingBatches) {
+    return FieldError("batch.following", absl::StrCat(batch.following_size(), " entries"),
+                      absl::StrCat("must have at most ", kMaxFollowingBatches));
   }
   absl::flat_hash_set<uint64_t> ids;
   ids.reserve(static_cast<size_t>(batch.sequences_size()));
-  for (int i = 0; i < batch.sequences_size(); ++i) {
-    const v1::BatchSequence& sequence = batch.sequences(i);
-    const auto field = [i](const char* name) {
-      return absl::StrCat("batch.sequences[", i, "].", name);
-    };
-    if (!ids.insert(sequence.id()).second) {
-      return FieldError(field("id"), absl::StrCat(sequence.id()), "is in the batch twice");
+  if (absl::Status status = ValidateSequences(batch.sequences(), "batch", options, ids);
+      !status.ok()) {
+    return status;
+  }
+  for (int i = 0; i < batch.following_size(); ++i) {
+    const v1::FollowingBatch& following = batch.following(i);
+    const std::string field = absl::StrCat("batch.following[", i, "]");
+    const uint64_t wanted = batch.step() + static_cast<uint64_t>(i) + 1;
+    if (following.step() != wanted) {
+      return FieldError(field + ".step", absl::StrCat(following.step()),
+                        absl::StrCat("must be ", wanted, ": batches follow step by step"));
     }
-    if (sequence.tokens() == 0 || sequence.tokens() > options.max_sequence_tokens) {
-      return FieldError(field("tokens"), absl::StrCat(sequence.tokens()),
-                        absl::StrCat("must be within [1, ", options.max_sequence_tokens, "]"));
-    }
-    if (sequence.supervised_tokens() > sequence.tokens()) {
-      return FieldError(field("supervised_tokens"), absl::StrCat(sequence.supervised_tokens()),
-                        absl::StrCat("must be at most its tokens, ", sequence.tokens()));
+    if (absl::Status status = ValidateSequences(following.sequences(), field, options, ids);
+        !status.ok()) {
+      return status;
     }
   }
   if (const uint64_t digest = BatchDigest(batch); digest != batch.digest()) {

@@ -80,10 +80,14 @@ absl::Status ReadSettings(const nlohmann::json& json, v1::PlanSettings& s) {
   Uint32(job, "padding_multiple", s, &S::set_padding_multiple);
   Uint32(job, "micro_batch_size", s, &S::set_micro_batch_size);
   Uint32(job, "micro_batches_per_rank", s, &S::set_micro_batches_per_rank);
+  Uint32(job, "lookahead_steps", s, &S::set_lookahead_steps);
   Double(job, "coverage_guard", s, &S::set_coverage_guard);
   bool equal = false;
+  bool layers = false;
   job.Bool("equal_micro_batch_count", equal);
+  job.Bool("layer_budgets", layers);
   s.set_equal_micro_batch_count(equal);
+  s.set_layer_budgets(layers);
   for (const absl::Status& status :
        {Text(job, "paper_anchor",
              [&](const std::string& text) { return planner::ParsePaperAnchor(text, s); }),
@@ -159,15 +163,54 @@ absl::Status ReadSequence(const nlohmann::json& json, const std::string& path,
   q.set_id(id);
   q.set_tokens(tokens);
   Uint64(sequence, "supervised_tokens", q, &v1::Sequence::set_supervised_tokens);
+  Uint32(sequence, "deferred_steps", q, &v1::Sequence::set_deferred_steps);
   const nlohmann::json* coverage = sequence.Object("coverage");
+  const nlohmann::json* layers = sequence.Array("layer_coverage");
   if (absl::Status finished = sequence.Finish(); !finished.ok()) return finished;
-  if (coverage == nullptr || tokens == 0) return absl::OkStatus();
+  if ((coverage == nullptr && layers == nullptr) || tokens == 0) return absl::OkStatus();
   const uint64_t blocks = planner::BlocksOf(tokens, block_tokens);
   if (blocks > kMostBlocks) {
     sequence.Fail("tokens", absl::StrCat("at most ", kMostBlocks, " blocks"));
     return sequence.status();
   }
-  return ReadCoverage(*coverage, sequence.PathOf("coverage"), blocks, *q.mutable_coverage());
+  if (coverage != nullptr) {
+    absl::Status read =
+        ReadCoverage(*coverage, sequence.PathOf("coverage"), blocks, *q.mutable_coverage());
+    if (!read.ok()) return read;
+  }
+  if (layers == nullptr) return absl::OkStatus();
+  size_t index = 0;
+  for (const nlohmann::json& layer : *layers) {
+    absl::Status read =
+        ReadCoverage(layer, absl::StrCat(sequence.PathOf("layer_coverage"), "[", index++, "]"),
+                     blocks, *q.add_layer_coverage());
+    if (!read.ok()) return read;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSequences(const nlohmann::json& json, const std::string& path,
+                           uint32_t block_tokens,
+                           google::protobuf::RepeatedPtrField<v1::Sequence>& out) {
+  size_t index = 0;
+  for (const nlohmann::json& sequence : json) {
+    absl::Status s =
+        ReadSequence(sequence, absl::StrCat(path, "[", index++, "]"), block_tokens, *out.Add());
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadUpcoming(const nlohmann::json& json, const std::string& path,
+                          uint32_t block_tokens, v1::UpcomingBatch& out) {
+  JsonObject batch(json, path);
+  uint64_t step = 0;
+  batch.Uint64("step", step, /*required=*/true);
+  out.set_step(step);
+  const nlohmann::json* sequences = batch.Array("sequences", /*required=*/true);
+  if (absl::Status s = batch.Finish(); !s.ok()) return s;
+  return ReadSequences(*sequences, batch.PathOf("sequences"), block_tokens,
+                       *out.mutable_sequences());
 }
 
 absl::Status ReadFactor(const nlohmann::json& json, const std::string& path, v1::RankFactor& f) {
@@ -190,6 +233,7 @@ absl::StatusOr<v1::PlanRequest> ParsePlanRequest(std::string_view line) {
   const nlohmann::json* latency = top.Object("latency");
   const nlohmann::json* sequences = top.Array("sequences", /*required=*/true);
   const nlohmann::json* factors = top.Array("rank_factors");
+  const nlohmann::json* upcoming = top.Array("upcoming");
   Uint64(top, "step", request, &v1::PlanRequest::set_step);
   if (absl::Status s = top.Finish(); !s.ok()) return s;
   if (absl::Status s = ReadSettings(*job, *request.mutable_settings()); !s.ok()) return s;
@@ -197,11 +241,19 @@ absl::StatusOr<v1::PlanRequest> ParsePlanRequest(std::string_view line) {
   if (latency != nullptr) {
     if (absl::Status s = ReadLatency(*latency, *request.mutable_latency()); !s.ok()) return s;
   }
+  const uint32_t block_tokens = request.settings().block_tokens();
+  if (absl::Status s =
+          ReadSequences(*sequences, "sequences", block_tokens, *request.mutable_sequences());
+      !s.ok()) {
+    return s;
+  }
   size_t index = 0;
-  for (const nlohmann::json& sequence : *sequences) {
-    absl::Status s = ReadSequence(sequence, absl::StrCat("sequences[", index++, "]"),
-                                  request.settings().block_tokens(), *request.add_sequences());
-    if (!s.ok()) return s;
+  if (upcoming != nullptr) {
+    for (const nlohmann::json& batch : *upcoming) {
+      absl::Status s = ReadUpcoming(batch, absl::StrCat("upcoming[", index++, "]"), block_tokens,
+                                    *request.add_upcoming());
+      if (!s.ok()) return s;
+    }
   }
   index = 0;
   if (factors != nullptr) {

@@ -8,12 +8,13 @@
 //    "sequences": [{"id": 1, "tokens": 19567, "coverage": {"family": "power", "alpha": 1.77}},
 //    ...], "rank_factors": [{"rank": 1, "time_factor": 1.3}]}
 //
-// Keys are the fields of PlanSettings, LatencyModel, Sequence and RankFactor (plan.proto). Two are
-// written shorter: `coverage_floor` is "baseline", "guard", "fixed" or a number, `coverage` is
-// {"family": "power", "alpha": A}, which means C(k) = H(k-1) / H(N-1) with H(m) = sum over j <= m
-// of j^-A, or {"budget_blocks": [...], "coverage": [...]}. An id may be a number or a string of
-// digits. `latency`, `step`, `coverage` and `rank_factors` may be left out; a key that is not known
-// is an error, so that a misspelt one is not passed over.
+// Keys are the fields of PlanSettings, LatencyModel, Sequence, RankFactor and UpcomingBatch
+// (plan.proto). Two are written shorter: `coverage_floor` is "baseline", "guard", "fixed" or a
+// number; `coverage`, and each entry of `layer_coverage`, is {"family": "power", "alpha": A}, which
+// means C(k) = H(k-1) / H(N-1) with H(m) = sum over j <= m of j^-A, or {"budget_blocks": [...],
+// "coverage": [...]}. An id may be a number or a string of digits. `latency`, `step`, `coverage`,
+// `layer_coverage`, `rank_factors` and `upcoming` may be left out; a key that is not known is an
+// error, so that a misspelt one is not passed over.
 #pragma once
 
 #include <string>

@@ -21,6 +21,7 @@ struct SimulationOptions {
   uint64_t global_batch_size = 16;
   uint64_t steps = 50;
   uint64_t seed = 1;
+  uint32_t layers = 0;  // with a coverage curve each, drawn independently; 0: one a sequence
   std::vector<std::string> policies;
 };
 
@@ -40,6 +41,10 @@ struct PolicyResult {
   uint64_t cap_violations = 0;
   uint64_t guard_violations = 0;
   uint64_t fallbacks = 0;
+  // With settings.lookahead_steps: sequences that went to a later batch, and the furthest that one
+  // was trained from where it came from.
+  uint64_t exchanged_sequences = 0;
+  uint64_t max_displacement_steps = 0;
   // Of every sequence of every step.
   std::vector<uint32_t> budgets;
   std::vector<double> coverages;

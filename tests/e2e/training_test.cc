@@ -185,6 +185,39 @@ TEST(TrainingTest, SigtermFinishesTheStepCheckpointsAndAResumeTrainsTheRestOnce)
   ExpectEachTrained(TimesTrained(cluster.Records("sparsebalance"), 0, 20), 160, 1);
 }
 
+TEST(TrainingTest, LookAheadTrainsEachSequenceOnceThroughAStopAndADeadCoordinator) {
+  Cluster cluster;
+  cluster.PackData(60, 20, 500);
+  cluster.StartCoordinator();
+  std::vector<std::string> flags = {
+      "--steps",           "30", "--global-batch-size", "2",
+      "--lookahead-steps", "4",  "--checkpoint-dir",    cluster.checkpoints()};
+  {
+    auto one = cluster.StartWorker(2, 1, flags);
+    auto zero = cluster.StartWorker(2, 0, flags);
+    ASSERT_TRUE(zero->WaitForLine("step   6/30").has_value()) << zero->Output();
+    one->Signal(SIGTERM);
+    EXPECT_EQ(one->Wait(), 75) << one->Output();
+    EXPECT_EQ(zero->Wait(), 75) << zero->Output();
+  }
+  flags.push_back("--resume");
+  auto one = cluster.StartWorker(2, 1, flags);
+  auto zero = cluster.StartWorker(2, 0, flags);
+  ASSERT_TRUE(zero->WaitForLine("resuming from").has_value()) << zero->Output();
+  cluster.KillCoordinator();
+  cluster.StartCoordinator();
+  ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+  ASSERT_EQ(one->Wait(), 0) << one->Output();
+  const std::vector<v1::PlanRecord> records = cluster.Records("sparsebalance");
+  ExpectEachTrained(TimesTrained(records, 0, 30), 60, 1);
+  int exchanged = 0;
+  for (const v1::PlanRecord& record : records) {
+    exchanged += record.plan().exchanges_size();
+    EXPECT_LT(record.plan().max_displacement_steps(), 4u);
+  }
+  EXPECT_GT(exchanged, 0) << "nothing was exchanged: the test shows nothing";
+}
+
 TEST(TrainingTest, AfterAWorkersDeathTheOthersStopAndAllResumeFromTheCheckpoint) {
   Cluster cluster;
   cluster.PackData(160, 200, 500);

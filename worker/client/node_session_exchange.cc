@@ -43,7 +43,10 @@ v1::ExchangeStepRequest NodeSession::NextRequest() const {
   *request.mutable_batch() = *wanted_;
   const bool holds_rank_0 = std::any_of(ranks_.begin(), ranks_.end(),
                                         [](const v1::RankInfo& rank) { return rank.rank() == 0; });
-  if (!holds_rank_0) request.mutable_batch()->clear_sequences();
+  if (!holds_rank_0) {
+    request.mutable_batch()->clear_sequences();
+    request.mutable_batch()->clear_following();
+  }
   request.set_wait_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(options_.exchange_timeout)));
   return request;
 }

@@ -15,6 +15,8 @@ namespace sparsebalance {
 namespace {
 
 constexpr int kFormat = 1;
+// With carried sequences: a version that does not know them would train some of them twice.
+constexpr int kFormatCarried = 2;
 constexpr char kPrefix[] = "step-";
 constexpr char kModelFile[] = "model.safetensors";
 constexpr char kOptimizerFile[] = "optimizer.safetensors";
@@ -41,7 +43,7 @@ absl::Status CheckpointStore::WriteTensors(const std::string& folder, const Trai
                                            const std::vector<TensorView>& model,
                                            const std::vector<TensorView>& optimizer) const {
   nlohmann::ordered_json manifest;
-  manifest["format"] = kFormat;
+  manifest["format"] = position.carried.empty() ? kFormat : kFormatCarried;
   manifest["next_step"] = position.next_step;
   manifest["epoch"] = position.epoch;
   manifest["offset"] = position.offset;
@@ -50,6 +52,10 @@ absl::Status CheckpointStore::WriteTensors(const std::string& folder, const Trai
   manifest["dataset_fingerprint"] = absl::StrFormat("%016x", position.dataset_fingerprint);
   manifest["model_class"] = position.model_class;
   manifest["skipped_steps"] = position.skipped_steps;
+  for (const CarriedSequence& carried : position.carried) {
+    manifest["carried"].push_back(
+        {{"place", carried.place}, {"id", carried.id}, {"home_step", carried.home_step}});
+  }
   for (const auto& [name, tensors] :
        {std::pair(kModelFile, &model), std::pair(kOptimizerFile, &optimizer)}) {
     const std::string path = absl::StrCat(folder, "/", name);
@@ -130,9 +136,10 @@ absl::StatusOr<Checkpoint> CheckpointStore::Load(const std::string& folder) cons
   Checkpoint checkpoint;
   checkpoint.folder = folder;
   try {
-    if (manifest.at("format").get<int>() != kFormat) {
-      return absl::UnimplementedError(absl::StrCat("its format is ", manifest.at("format").dump(),
-                                                   ", this version reads ", kFormat));
+    const int format = manifest.at("format").get<int>();
+    if (format != kFormat && format != kFormatCarried) {
+      return absl::UnimplementedError(absl::StrCat(
+          "its format is ", format, ", this version reads ", kFormat, " and ", kFormatCarried));
     }
     TrainPosition& position = checkpoint.position;
     position.next_step = manifest.at("next_step").get<uint64_t>();
@@ -144,6 +151,13 @@ absl::StatusOr<Checkpoint> CheckpointStore::Load(const std::string& folder) cons
         std::stoull(manifest.at("dataset_fingerprint").get<std::string>(), nullptr, 16);
     position.model_class = manifest.at("model_class").get<std::string>();
     position.skipped_steps = manifest.at("skipped_steps").get<std::vector<uint64_t>>();
+    if (format == kFormatCarried) {
+      for (const nlohmann::json& carried : manifest.at("carried")) {
+        position.carried.push_back({.place = carried.at("place").get<uint64_t>(),
+                                    .id = carried.at("id").get<uint64_t>(),
+                                    .home_step = carried.at("home_step").get<uint64_t>()});
+      }
+    }
     for (const char* name : {kModelFile, kOptimizerFile}) {
       const std::string path = absl::StrCat(folder, "/", name);
       absl::StatusOr<std::string> bytes = ReadFile(path);

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/comm/communicator.h"
+#include "worker/train/carried_sequences.h"
 #include "worker/train/coverage_notes.h"
 #include "worker/train/tensor_file.h"
 
@@ -29,7 +30,8 @@ struct TrainPosition {
   uint64_t seed = 0;
   uint64_t dataset_fingerprint = 0;
   std::string model_class;
-  std::vector<uint64_t> skipped_steps;  // consumed without an update: gradient not finite
+  std::vector<uint64_t> skipped_steps;   // consumed without an update: gradient not finite
+  std::vector<CarriedSequence> carried;  // what look-ahead has exchanged, by place
 };
 
 struct Checkpoint {

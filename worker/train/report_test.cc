@@ -94,7 +94,7 @@ class CheckPlanForRankTest : public ::testing::Test {
     settings.set_max_tokens_per_micro_batch(64);
     plan_ = *planner::MakePlan(FallbackRequest(settings, batch_));
   }
-  std::string Problem() { return std::string(CheckPlanForRank(plan_, 0, batch_).message()); }
+  std::string Problem() { return std::string(CheckPlanForRank(plan_, 0, batch_, 1).message()); }
   v1::Slice& slice() {
     return *plan_.mutable_ranks(0)->mutable_micro_batches(0)->mutable_slices(0);
   }
@@ -104,8 +104,8 @@ class CheckPlanForRankTest : public ::testing::Test {
 };
 
 TEST_F(CheckPlanForRankTest, APlanOfTheBatchIsGood) {
-  EXPECT_TRUE(CheckPlanForRank(plan_, 0, batch_).ok());
-  EXPECT_TRUE(CheckPlanForRank(plan_, 1, batch_).ok());
+  EXPECT_TRUE(CheckPlanForRank(plan_, 0, batch_, 1).ok());
+  EXPECT_TRUE(CheckPlanForRank(plan_, 1, batch_, 1).ok());
 }
 
 TEST_F(CheckPlanForRankTest, EveryWayOfNotFittingIsNamed) {

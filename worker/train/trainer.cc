@@ -76,9 +76,12 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& opt
     SB_RETURN_IF_ERROR(
         compute->Restore(checkpoint->model, checkpoint->optimizer, position.optimizer_steps));
   }
-  SB_ASSIGN_OR_RETURN(BatchSource batches,
-                      BatchSource::Create(options, dependencies.dataset, position.next_step,
-                                          {.epoch = position.epoch, .offset = position.offset}));
+  SB_ASSIGN_OR_RETURN(
+      BatchSource batches,
+      BatchSource::Create(options, dependencies.dataset,
+                          {.step = position.next_step,
+                           .sampler = {.epoch = position.epoch, .offset = position.offset},
+                           .carried = position.carried}));
   std::unique_ptr<Trainer> trainer(
       new Trainer(options, std::move(dependencies), std::move(compute), std::move(batches)));
   if (checkpoint != nullptr) {
@@ -121,7 +124,8 @@ absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& b
     SB_RETURN_IF_ERROR(dependencies_.plans->Health());
   }
   if (offer.has_value()) {
-    if (absl::Status status = CheckPlanForRank(*offer->plan, rank_, batch); !status.ok()) {
+    if (absl::Status status = CheckPlanForRank(*offer->plan, rank_, batch, LookaheadSteps());
+        !status.ok()) {
       if (dependencies_.plans_required) {
         return absl::InvalidArgumentError(
             absl::StrCat("the recorded plan of step ", batch.step(),
@@ -205,13 +209,17 @@ absl::StatusOr<StepOutcome> Trainer::RunStep(bool stop_requested) {
   const Stopwatch whole;
   const uint64_t step = batches_.step();
   if (step >= options_.steps) return StepOutcome::kFinished;
-  SB_ASSIGN_OR_RETURN(const v1::GlobalBatch batch, batches_.Current());
+  SB_ASSIGN_OR_RETURN(v1::GlobalBatch batch, batches_.Current());
 
   RankStepStats stats;
   record_ = StepRecord();
   record_.step = step;
   SB_ASSIGN_OR_RETURN(const ChosenPlan chosen, ChoosePlan(batch, stop_requested, stats));
   if (chosen.stop) return StepOutcome::kStopped;
+  if (!chosen.plan->exchanges().empty()) {
+    SB_RETURN_IF_ERROR(batches_.Exchange(chosen.plan->exchanges()));
+    SB_ASSIGN_OR_RETURN(batch, batches_.Current());
+  }
   if (dependencies_.plans != nullptr && step + 1 < options_.steps) {
     SB_ASSIGN_OR_RETURN(const v1::GlobalBatch next, batches_.Following());
     dependencies_.plans->Request(next);
@@ -289,9 +297,11 @@ void Trainer::Report(const v1::GlobalBatch& batch, const ChosenPlan& chosen,
 
 TrainPosition Trainer::Position() const {
   TrainPosition position;
-  position.next_step = batches_.step();
-  position.epoch = batches_.position().epoch;
-  position.offset = batches_.position().offset;
+  BatchPosition batches = batches_.Position();
+  position.next_step = batches.step;
+  position.epoch = batches.sampler.epoch;
+  position.offset = batches.sampler.offset;
+  position.carried = std::move(batches.carried);
   position.optimizer_steps = compute_->optimizer_steps();
   position.seed = options_.seed;
   position.dataset_fingerprint = dependencies_.dataset->fingerprint();

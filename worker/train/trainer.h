@@ -10,6 +10,7 @@
 //   6. share what was measured.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -83,6 +84,7 @@ class Trainer {
   void Report(const v1::GlobalBatch& batch, const ChosenPlan& chosen, v1::RankTelemetry telemetry,
               const RankStepStats& stats);
   TrainPosition Position() const;
+  uint64_t LookaheadSteps() const { return std::max<uint64_t>(1, options_.plan.lookahead_steps()); }
 
   const TrainOptions options_;
   const TrainerDependencies dependencies_;

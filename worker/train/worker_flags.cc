@@ -129,6 +129,12 @@ void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
                    "fast, normal (a few ms a plan) or high (up to 200 ms); of `sparsebalance`")
       ->capture_default_str();
   group
+      ->add_option_function<uint32_t>(
+          "--lookahead-steps", [&plan](uint32_t v) { plan.set_lookahead_steps(v); },
+          "global batches among which `sparsebalance` may exchange sequences; 1: none. No sequence "
+          "is trained so many steps from its place")
+      ->default_str("1");
+  group
       ->add_option("--plan-deadline-ms", flags.plan_deadline_ms,
                    "how long a step waits for its plan before the fallback")
       ->capture_default_str();

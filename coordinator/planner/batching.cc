@@ -15,6 +15,8 @@ constexpr int kPartners = 8;
 // Exchanges in all: a few a rank and a few more.
 constexpr int kExchanges = 8;
 constexpr int kFewExchanges = 64;
+// A slowest rank that is above the mean by one part in so many is even enough.
+constexpr int64_t kEvenEnough = 10'000;
 // Sequences looked at on either side of the one that would fit best.
 constexpr int kNeighbours = 3;
 
@@ -43,18 +45,10 @@ class Balancer {
     for (int r = 0; r < problem.num_ranks(); ++r) {
       Rank& rank = ranks_[r];
       for (size_t m = 0; m < batching[r].size(); ++m) {
-        int64_t tokens = 0;
         rank.raw +=
             batching[r][m].empty() ? problem.zero_weight_ns() : problem.predictor().constant_ns();
-        for (const int32_t i : batching[r][m]) {
-          rank.raw += time_[i];
-          tokens += problem.sequence(i).padded_tokens;
-          place_[i] = static_cast<int32_t>(m);
-          rank.by_time.push_back(i);
-        }
-        rank.tokens.push_back(tokens);
+        for (const int32_t i : batching[r][m]) rank.raw += time_[i];
       }
-      std::sort(rank.by_time.begin(), rank.by_time.end(), Shorter());
       order_.emplace(problem.OnRank(r, rank.raw), r);
     }
   }
@@ -62,17 +56,28 @@ class Balancer {
   void Run() {
     if (problem_.num_ranks() < 2) return;
     const int64_t most = kExchanges * int64_t{problem_.num_ranks()} + kFewExchanges;
-    for (int64_t n = 0; n < most && Step(); ++n) {
+    Int128 work = 0;
+    Int128 speed = 0;
+    for (int r = 0; r < problem_.num_ranks(); ++r) {
+      work += ranks_[r].raw;
+      speed += (Int128{kFixedOne} * kFixedOne) / problem_.rank(r).time_factor;
     }
-    for (RankItems& rank : batching_) {
-      // Empty ones that are not asked for are dropped by FinishCounts.
-      for (MicroBatchItems& mb : rank) std::sort(mb.begin(), mb.end());
+    const auto mean = static_cast<int64_t>(work * kFixedOne / speed);
+    const int64_t even = mean + mean / kEvenEnough;
+    for (int64_t n = 0; n < most && std::prev(order_.end())->first > even && Step(); ++n) {
+    }
+    // Empty ones that are not asked for are dropped by FinishCounts.
+    for (size_t r = 0; r < batching_.size(); ++r) {
+      if (!ranks_[r].looked_at) continue;
+      for (MicroBatchItems& mb : batching_[r]) std::sort(mb.begin(), mb.end());
     }
   }
 
  private:
   struct Rank {
-    int64_t raw = 0;               // ns at factor 1
+    int64_t raw = 0;  // ns at factor 1
+    // Most ranks are never looked at; the rest is known of those that are.
+    bool looked_at = false;
     std::vector<int64_t> tokens;   // [micro_batch] padded
     std::vector<int32_t> by_time;  // sequences, shortest first
   };
@@ -96,12 +101,30 @@ class Balancer {
     const int a = slowest->second;
     int partners = 0;
     for (auto fast = order_.begin(); fast != slowest && partners < kPartners; ++fast, ++partners) {
+      LookAt(a);
+      LookAt(fast->second);
       const Exchange best = BestExchange(a, fast->second, slowest->first, fast->first);
       if (best.give < 0) continue;
       Apply(a, fast->second, best);
       return true;
     }
     return false;
+  }
+
+  void LookAt(int r) {
+    Rank& rank = ranks_[r];
+    if (rank.looked_at) return;
+    rank.looked_at = true;
+    for (size_t m = 0; m < batching_[r].size(); ++m) {
+      int64_t tokens = 0;
+      for (const int32_t i : batching_[r][m]) {
+        tokens += problem_.padded_tokens(i);
+        place_[i] = static_cast<int32_t>(m);
+        rank.by_time.push_back(i);
+      }
+      rank.tokens.push_back(tokens);
+    }
+    std::sort(rank.by_time.begin(), rank.by_time.end(), Shorter());
   }
 
   Exchange BestExchange(int a, int b, int64_t slow_ns, int64_t fast_ns) const {
@@ -141,9 +164,9 @@ class Balancer {
     exchange.slower_ns =
         std::max(problem_.OnRank(a, ranks_[a].raw - off), problem_.OnRank(b, ranks_[b].raw + on));
     if (exchange.slower_ns >= best.slower_ns) return;
-    const int64_t size = problem_.sequence(i).padded_tokens;
+    const int64_t size = problem_.padded_tokens(i);
     if (j >= 0) {
-      const int64_t more = size - problem_.sequence(j).padded_tokens;
+      const int64_t more = size - problem_.padded_tokens(j);
       if (ranks_[b].tokens[place_[j]] + more > problem_.rank(b).cap_tokens ||
           ranks_[a].tokens[place_[i]] - more > problem_.rank(a).cap_tokens) {
         return;
@@ -179,7 +202,7 @@ class Balancer {
     Rank& rank = ranks_[r];
     MicroBatchItems& mb = batching_[r][place_[i]];
     mb.erase(std::find(mb.begin(), mb.end(), i));
-    rank.tokens[place_[i]] -= problem_.sequence(i).padded_tokens;
+    rank.tokens[place_[i]] -= problem_.padded_tokens(i);
     rank.by_time.erase(std::lower_bound(rank.by_time.begin(), rank.by_time.end(), i, Shorter()));
     rank.raw -= time_[i];
     if (mb.empty()) rank.raw -= problem_.predictor().constant_ns() - EmptyNs();
@@ -190,7 +213,7 @@ class Balancer {
     MicroBatchItems& mb = batching_[r][m];
     if (mb.empty()) rank.raw += problem_.predictor().constant_ns() - EmptyNs();
     mb.push_back(i);
-    rank.tokens[m] += problem_.sequence(i).padded_tokens;
+    rank.tokens[m] += problem_.padded_tokens(i);
     rank.by_time.insert(std::lower_bound(rank.by_time.begin(), rank.by_time.end(), i, Shorter()),
                         i);
     rank.raw += time_[i];

@@ -78,7 +78,7 @@ class AllPlans {
       int64_t ns = problem_.predictor().constant_ns();
       for (int i = 0; i < problem_.num_sequences(); ++i) {
         if (!Has(part, i)) continue;
-        tokens += problem_.sequence(i).padded_tokens;
+        tokens += problem_.padded_tokens(i);
         ns += problem_.TimeNs(i, budgets_[i]);
       }
       if (tokens > problem_.rank(rank).cap_tokens) continue;

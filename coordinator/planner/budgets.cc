@@ -10,10 +10,14 @@ namespace {
 
 // Halvings of the interval in which the step time is refined below the paths' granularity.
 constexpr int kRefinements = 10;
+constexpr int kFewRefinements = 5;
 // Steps that are looked at for parts that fit, while the step time is refined.
 constexpr int kPartialSteps = 8;
+constexpr int kFewPartialSteps = 2;
 // Paths by schedule take a simulation for every segment of every sequence, several times.
 constexpr int kMostSequencesBySchedule = 128;
+// Above as many, a rank's path goes through the schedule only at so many of its steps.
+constexpr int kMostSpansOfPath = 64;
 
 struct Candidate {
   int64_t coverage;
@@ -72,6 +76,16 @@ void BudgetOptimizer::BuildPathsByOwnTime(const Batching& batching) {
     paths.by_own_time.start_ns =
         serial ? problem_.OnRank(r, paths.total) : evaluator_.SpanNs(paths.scaled);
   }
+  const auto segments = static_cast<int>(envelopes_.BySteepness().size());
+  const int stride = problem_.num_sequences() <= kMostSequencesBySchedule
+                         ? 1
+                         : std::max(1, segments / problem_.num_ranks() / kMostSpansOfPath);
+  // Steps in between end when the next one that is looked at does; later than they would.
+  const auto close = [](Path& path, int64_t now) {
+    for (auto step = path.steps.rbegin(); step != path.steps.rend() && step->rank_ns < 0; ++step) {
+      step->rank_ns = now;
+    }
+  };
   for (const EnvelopeSegment& s : envelopes_.BySteepness()) {
     const int r = rank_[s.sequence];
     RankPaths& paths = paths_[r];
@@ -84,10 +98,14 @@ void BudgetOptimizer::BuildPathsByOwnTime(const Batching& batching) {
       const int32_t m = place_[s.sequence];
       paths.raw[m] += s.time;
       paths.scaled[m] = problem_.OnRank(r, paths.raw[m]);
-      now = evaluator_.SpanNs(paths.scaled);
+      const auto taken = static_cast<int>(paths.by_own_time.steps.size()) + 1;
+      now = taken % stride == 0 ? evaluator_.SpanNs(paths.scaled) : -1;
+      if (now >= 0) close(paths.by_own_time, now);
     }
     paths.by_own_time.steps.push_back({s.sequence, s.to, now, paths.gained});
   }
+  if (serial || stride == 1) return;
+  for (RankPaths& paths : paths_) close(paths.by_own_time, evaluator_.SpanNs(paths.scaled));
 }
 
 void BudgetOptimizer::Scale(int rank, const std::vector<int64_t>& raw,
@@ -271,10 +289,15 @@ BudgetResult BudgetOptimizer::Optimize(const Batching& batching) {
   // Parts of steps reach the floor a little earlier than whole ones.
   if (result.reached && limit > least) {
     int64_t low = std::max(least - 1, limit - limit / 64);
-    for (int round = 0; round < kRefinements && limit - low > 1; ++round) {
+    // A part is a simulation or several, and with many sequences a rank whole steps are fine
+    // enough.
+    const bool coarse =
+        problem_.stages() > 1 && problem_.num_sequences() > kMostSequencesBySchedule;
+    const int rounds = coarse ? kFewRefinements : kRefinements;
+    const int partial = coarse ? kFewPartialSteps : kPartialSteps;
+    for (int round = 0; round < rounds && limit - low > 1; ++round) {
       const int64_t middle = low + (limit - low) / 2;
-      (FillAll(batching, middle, kPartialSteps, trial_) >= problem_.floor_sum() ? limit : low) =
-          middle;
+      (FillAll(batching, middle, partial, trial_) >= problem_.floor_sum() ? limit : low) = middle;
     }
   }
   result.coverage_sum = FillAll(batching, limit, std::numeric_limits<int>::max(), result.budgets);

@@ -1,12 +1,13 @@
 #include "coordinator/planner/curve_points.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace sparsebalance::planner {
 
 int64_t ToCoverage(double value) {
-  return std::llround(std::clamp(value, 0.0, 1.0) * static_cast<double>(kFullCoverage));
+  const double scaled = std::clamp(value, 0.0, 1.0) * static_cast<double>(kFullCoverage);
+  // Adding a half is exact from a half on; what is below it is nearer to nothing.
+  return scaled < 0.5 ? 0 : static_cast<int64_t>(scaled + 0.5);
 }
 
 void AppendPoints(const v1::CoverageCurve& curve, int32_t blocks, std::vector<CurvePoint>& out) {
@@ -19,6 +20,24 @@ void AppendPoints(const v1::CoverageCurve& curve, int32_t blocks, std::vector<Cu
     out.push_back({budget, least});
   }
   if (out.back().budget < blocks) out.push_back({blocks, kFullCoverage});
+}
+
+int64_t CoverageAtBudget(const v1::CoverageCurve& curve, int32_t blocks, int32_t budget) {
+  const auto* budgets = curve.budget_blocks().data();
+  const int points = curve.budget_blocks_size();
+  const auto above = static_cast<int>(
+      std::upper_bound(budgets, budgets + points, static_cast<uint32_t>(budget)) - budgets);
+  // Rounding keeps the order, so the highest so far may be found before it is rounded.
+  double highest = 0;
+  for (int i = 1; i < above; ++i) highest = std::max(highest, curve.coverage(i));
+  const CurvePoint left = {static_cast<int32_t>(budgets[above - 1]), ToCoverage(highest)};
+  CurvePoint right = {blocks, kFullCoverage};
+  if (above < points && budgets[above] != static_cast<uint32_t>(blocks)) {
+    right = {static_cast<int32_t>(budgets[above]),
+             ToCoverage(std::max(highest, curve.coverage(above)))};
+  }
+  return left.coverage +
+         (right.coverage - left.coverage) * (budget - left.budget) / (right.budget - left.budget);
 }
 
 int64_t Interpolate(absl::Span<const CurvePoint> curve, int32_t budget) {

@@ -23,6 +23,9 @@ int64_t ToCoverage(double value);
 // with its ends at (1, 0) and (blocks, 1).
 void AppendPoints(const v1::CoverageCurve& curve, int32_t blocks, std::vector<CurvePoint>& out);
 
+// What Interpolate gives on the points above, without making them; budget < blocks.
+int64_t CoverageAtBudget(const v1::CoverageCurve& curve, int32_t blocks, int32_t budget);
+
 // Linear between points, constant beyond the first and the last; rounded down.
 int64_t Interpolate(absl::Span<const CurvePoint> curve, int32_t budget);
 

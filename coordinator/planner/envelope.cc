@@ -27,6 +27,12 @@ Envelopes::Envelopes(const Problem& problem, Kind kind) {
     begin_.push_back(static_cast<uint32_t>(segments_.size()));
     const absl::Span<const CurvePoint> curve =
         kind == Kind::kBound ? problem.BoundingCurve(i) : problem.Curve(i);
+    if (s.low == s.high) {
+      const int64_t coverage = problem.Coverage(i, s.low);
+      lowest_coverage_sum_ += coverage;
+      highest_coverage_sum_ += coverage;
+      continue;
+    }
     hull.clear();
     const auto add = [&](int32_t budget) {
       const Corner corner{budget, problem.TimeNs(i, budget),

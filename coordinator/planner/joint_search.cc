@@ -223,7 +223,7 @@ void JointSearch::Renumber(int32_t rank) {
 
 void JointSearch::TryMove(int32_t i) {
   const Place from = place_[i];
-  const int64_t tokens = problem_.sequence(i).padded_tokens;
+  const int64_t tokens = problem_.padded_tokens(i);
   const int64_t time = LevelOf(i).time;
   const bool counted = problem_.fixed_count() > 0;
   const bool alone = ranks_[from.rank].micro_batches[from.micro_batch].items.size() == 1;
@@ -276,7 +276,7 @@ void JointSearch::TrySwap(int32_t i, int32_t j) {
   const Place b = place_[j];
   if (a.rank == b.rank && a.micro_batch == b.micro_batch) return;
   const int64_t time = LevelOf(j).time - LevelOf(i).time;
-  const int64_t tokens = problem_.sequence(j).padded_tokens - problem_.sequence(i).padded_tokens;
+  const int64_t tokens = problem_.padded_tokens(j) - problem_.padded_tokens(i);
   MicroBatch& at_a = ranks_[a.rank].micro_batches[a.micro_batch];
   MicroBatch& at_b = ranks_[b.rank].micro_batches[b.micro_batch];
   if (at_a.tokens + tokens > problem_.rank(a.rank).cap_tokens ||
@@ -328,7 +328,7 @@ void JointSearch::Load(const Batching& batching, const std::vector<int32_t>& bud
       int64_t raw = items.empty() ? EmptyNs() : problem_.predictor().constant_ns();
       for (const int32_t i : items) {
         raw += LevelOf(i).time;
-        mb.tokens += problem_.sequence(i).padded_tokens;
+        mb.tokens += problem_.padded_tokens(i);
       }
       rank.raw.push_back(raw);
     }

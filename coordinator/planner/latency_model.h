@@ -13,6 +13,7 @@
 namespace sparsebalance::planner {
 
 __extension__ using Int128 = __int128;
+__extension__ using UInt128 = unsigned __int128;
 
 // Fixed point with so many fractional bits: of a nanosecond in coefficients, of one in factors.
 inline constexpr int kFractionBits = 20;

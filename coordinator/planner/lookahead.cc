@@ -93,7 +93,9 @@ class Window {
     request.mutable_settings()->set_search_effort(effort);
     absl::StatusOr<Problem> problem = Problem::Create(request);
     if (!problem.ok()) return problem.status();
-    absl::StatusOr<Solution> solution = SolveSparseBalance(*problem);
+    const absl::StatusOr<LengthPlan> length = MakeLengthPlan(*problem);
+    if (!length.ok()) return length.status();
+    const absl::StatusOr<Solution> solution = SolveSparseBalance(*problem, *length);
     if (!solution.ok()) return solution.status();
     return Evaluator(*problem).StepNs(solution->batching, solution->budgets);
   }
@@ -323,19 +325,13 @@ absl::StatusOr<v1::PlanRequest> AfterExchanges(
 uint64_t MaxDisplacement(
     const v1::PlanRequest& request,
     const google::protobuf::RepeatedPtrField<v1::SequenceExchange>& exchanges) {
-  uint64_t most = 0;
-  if (exchanges.empty()) {
-    for (const v1::Sequence& q : request.sequences()) {
-      most = std::max<uint64_t>(most, q.deferred_steps());
-    }
-    return most;
-  }
   std::map<uint64_t, uint64_t> own;  // deferred steps of what is trained now, by id
   for (const v1::Sequence& q : request.sequences()) own[q.id()] = q.deferred_steps();
   std::map<uint64_t, uint64_t> upcoming;
   for (const v1::UpcomingBatch& batch : request.upcoming()) {
     for (const v1::Sequence& q : batch.sequences()) upcoming[q.id()] = q.deferred_steps();
   }
+  uint64_t most = 0;
   for (const v1::SequenceExchange& exchange : exchanges) {
     const uint64_t ahead = exchange.later_step() - request.step();
     most = std::max(most, own[exchange.later_id()] + ahead);

@@ -22,6 +22,10 @@ class Bound {
     const int n = problem.num_sequences();
     low_time_.resize(n);
     for (int i = 0; i < n; ++i) low_time_[i] = problem.TimeNs(i, problem.sequence(i).low);
+    for (const int64_t t : low_time_) {
+      low_sum_ += t;
+      low_most_ = std::max(low_most_, t);
+    }
     speeds_.reserve(problem.num_ranks());
     for (int r = 0; r < problem.num_ranks(); ++r) {
       // Work that a rank does in 2^20 ns, rounded up.
@@ -91,8 +95,8 @@ class Bound {
     int64_t padded = 0;
     int64_t alone = 0;
     for (int i = 0; i < problem_.num_sequences(); ++i) {
-      padded += problem_.sequence(i).padded_tokens;
-      alone += 2 * problem_.sequence(i).padded_tokens > cap ? 1 : 0;
+      padded += problem_.padded_tokens(i);
+      alone += 2 * problem_.padded_tokens(i) > cap ? 1 : 0;
     }
     return std::max((padded + cap - 1) / cap, alone);
   }
@@ -102,12 +106,10 @@ class Bound {
     Int128 room = Int128{limit} * speed_sums_.back() / kFixedOne + 1 - constants;
     // A sequence runs on one rank, at best the fastest.
     const auto longest = static_cast<int64_t>(Int128{limit} * speeds_[0] / kFixedOne) + 1 - c0_;
-    for (const int64_t t : low_time_) {
-      if (t > longest) return false;
-      room -= t;
-    }
-    if (room < 0) return false;
+    room -= low_sum_;
+    if (low_most_ > longest || room < 0) return false;
     int64_t needed = needed_;
+    if (needed <= 0) return true;
     used_.assign(low_time_.begin(), low_time_.end());
     for (const EnvelopeSegment& s : segments_) {
       if (needed <= 0) return true;
@@ -191,7 +193,9 @@ class Bound {
   int64_t needed_;                              // coverage above that of the lowest budgets
   absl::Span<const EnvelopeSegment> segments_;  // the steepest first
   int64_t c0_;
-  std::vector<int64_t> low_time_;    // [sequence]
+  std::vector<int64_t> low_time_;  // [sequence]
+  Int128 low_sum_ = 0;
+  int64_t low_most_ = INT64_MIN;     // of no sequence: nothing is too long
   std::vector<int64_t> speeds_;      // fixed point, fastest first
   std::vector<int64_t> speed_sums_;  // of the fastest 1, 2, ...
   int64_t slack_ = 0;

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
-#include <queue>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/planner/falling_order.h"
+#include "coordinator/planner/least_loaded.h"
 #include "coordinator/planner/status_payload.h"
 #include "sparsebalance/v1/errors.pb.h"
 
@@ -18,51 +19,15 @@ constexpr int kMaxPackingSteps = 200'000;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void SortByFallingWeight(std::vector<int32_t>& items, const std::vector<int64_t>& weights) {
-  std::sort(items.begin(), items.end(), [&](int32_t a, int32_t b) {
-    return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
-  });
+// Of groups whose loads are sums of these weights.
+using NarrowHeap = LeastLoaded<uint64_t>;
+using WideHeap = LeastLoaded<UInt128>;
+
+bool FitsNarrowHeap(const std::vector<int64_t>& weights, int groups) {
+  Int128 sum = 0;
+  for (const int64_t w : weights) sum += w;
+  return sum < NarrowHeap::MostLoad(groups);
 }
-
-std::vector<int64_t> PaddedTokens(const Problem& problem) {
-  std::vector<int64_t> padded(problem.num_sequences());
-  for (int i = 0; i < problem.num_sequences(); ++i) padded[i] = problem.sequence(i).padded_tokens;
-  return padded;
-}
-
-// Groups by least load. Groups that are full leave for good; those that only cannot take the
-// current item are put back.
-class LeastLoaded {
- public:
-  explicit LeastLoaded(int groups) {
-    for (int g = 0; g < groups; ++g) heap_.emplace(0, g);
-  }
-
-  void Add(int64_t load, int group) { heap_.emplace(load, group); }
-
-  // The least loaded group that `fits` accepts; nothing if none does.
-  template <class Fits>
-  std::optional<std::pair<int64_t, int>> Take(const Fits& fits) {
-    std::optional<std::pair<int64_t, int>> found;
-    passed_.clear();
-    while (!heap_.empty()) {
-      const auto top = heap_.top();
-      heap_.pop();
-      if (fits(top.second)) {
-        found = top;
-        break;
-      }
-      passed_.push_back(top);
-    }
-    for (const auto& entry : passed_) heap_.push(entry);
-    return found;
-  }
-
- private:
-  using Entry = std::pair<int64_t, int>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> heap_;
-  std::vector<Entry> passed_;
-};
 
 absl::Status Infeasible(const std::string& problem) {
   absl::Status status = absl::FailedPreconditionError(absl::StrCat("INFEASIBLE: ", problem));
@@ -93,9 +58,9 @@ std::vector<Bin> AllBins(const Problem& problem, int count) {
 // micro-batch with the most room.
 bool SpreadOverBins(const Problem& problem, const std::vector<int64_t>& weights, int count,
                     const std::vector<int32_t>& by_size, std::vector<Bin>& bins) {
-  LeastLoaded ranks(problem.num_ranks());
+  WideHeap ranks(problem.num_ranks());
   for (const int32_t i : by_size) {
-    const int64_t size = problem.sequence(i).padded_tokens;
+    const int64_t size = problem.padded_tokens(i);
     const auto roomiest = [&](int r) {
       const auto begin = bins.begin() + int64_t{r} * count;
       return std::max_element(begin, begin + count,
@@ -103,17 +68,17 @@ bool SpreadOverBins(const Problem& problem, const std::vector<int64_t>& weights,
     };
     const auto rank = ranks.Take([&](int r) { return roomiest(r)->free >= size; });
     if (!rank.has_value()) return false;
-    Bin& bin = *roomiest(rank->second);
+    Bin& bin = *roomiest(rank->group);
     bin.items.push_back(i);
     bin.free -= size;
-    ranks.Add(rank->first + weights[i], rank->second);
+    ranks.Add(rank->load + weights[i], rank->group);
   }
   return true;
 }
 
 bool BestFit(const Problem& problem, const std::vector<int32_t>& by_size, std::vector<Bin>& bins) {
   for (const int32_t i : by_size) {
-    const int64_t size = problem.sequence(i).padded_tokens;
+    const int64_t size = problem.padded_tokens(i);
     Bin* best = nullptr;
     for (Bin& bin : bins) {
       if (bin.free >= size && (best == nullptr || bin.free < best->free)) best = &bin;
@@ -139,7 +104,7 @@ bool Exhaustive(const Problem& problem, const std::vector<int32_t>& by_size, std
       return false;
     }
     const int32_t i = by_size[depth];
-    const int64_t size = problem.sequence(i).padded_tokens;
+    const int64_t size = problem.padded_tokens(i);
     int b = choice[depth];
     if (b >= 0) {
       bins[b].items.pop_back();
@@ -175,59 +140,100 @@ int ReferenceCount(const Problem& problem, int sequences, int ranks) {
   return static_cast<int>(std::max<int64_t>(1, CeilDiv(sequences, share)));
 }
 
-std::vector<std::vector<int32_t>> AssignToRanks(const Problem& problem,
-                                                const std::vector<int64_t>& weights, int most,
-                                                bool use_speed) {
-  const int ranks = problem.num_ranks();
-  std::vector<std::vector<int32_t>> out(ranks);
-  std::vector<int64_t> tokens(ranks, 0);
-  LeastLoaded heap(ranks);
-  std::vector<int32_t> items = problem.AllSequences();
-  SortByFallingWeight(items, weights);
-  const int count = problem.fixed_count();
-  const auto may_take = [&](int r, int32_t i) {
-    const ProblemSequence& s = problem.sequence(i);
-    return s.padded_tokens <= problem.rank(r).cap_tokens &&
-           (count == 0 || tokens[r] + s.padded_tokens <= problem.rank(r).cap_tokens * count);
-  };
-  // With ranks of different speed the least finishing time is not the least load.
-  bool equal = true;
-  for (int r = 0; r < ranks; ++r) {
-    equal = equal && problem.rank(r).time_factor == problem.rank(0).time_factor;
+namespace {
+
+template <class Heap>
+class RankAssigner {
+ public:
+  RankAssigner(const Problem& problem, const std::vector<int64_t>& weights, int most,
+               bool use_speed)
+      : problem_(problem),
+        weights_(weights),
+        most_(most),
+        use_speed_(use_speed),
+        count_(problem.fixed_count()),
+        heap_(problem.num_ranks()),
+        out_(problem.num_ranks()),
+        tokens_(problem.num_ranks(), 0),
+        load_(problem.num_ranks(), 0) {
+    int64_t least_cap = problem.rank(0).cap_tokens;
+    for (int r = 0; r < problem.num_ranks(); ++r) {
+      least_cap = std::min(least_cap, problem.rank(r).cap_tokens);
+      equal_speed_ = equal_speed_ && problem.rank(r).time_factor == problem.rank(0).time_factor;
+      out_[r].reserve(2 * static_cast<size_t>(problem.num_sequences() / problem.num_ranks()) + 1);
+    }
+    const std::vector<int64_t>& padded = problem.padded_tokens();
+    any_rank_may_ = count_ == 0 && (padded.empty() ||
+                                    *std::max_element(padded.begin(), padded.end()) <= least_cap);
   }
-  std::vector<int64_t> load(ranks, 0);
-  const auto first_to_end = [&](int32_t i, bool respect_most) {
+
+  std::vector<std::vector<int32_t>> Run() {
+    // With ranks of different speed the least finishing time is not the least load.
+    const bool by_end = use_speed_ && !equal_speed_;
+    for (const int32_t i : ByFallingWeight(weights_)) {
+      int chosen = -1;
+      if (by_end) {
+        chosen = FirstToEnd(i, true);
+      } else if (const auto taken = heap_.Take([&](int r) { return MayTake(r, i); })) {
+        chosen = taken->group;
+        if (most_ == 0 || static_cast<int>(out_[chosen].size()) + 1 < most_) {
+          heap_.Add(taken->load + weights_[i], chosen);
+        }
+      }
+      // Ranks with a smaller cap leave more than their even share to the others.
+      if (chosen < 0) chosen = FirstToEnd(i, false);
+      if (chosen < 0) continue;
+      load_[chosen] += weights_[i];
+      out_[chosen].push_back(i);
+      if (!any_rank_may_) tokens_[chosen] += problem_.padded_tokens(i);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  bool MayTake(int r, int32_t i) const {
+    if (any_rank_may_) return true;
+    const int64_t size = problem_.padded_tokens(i);
+    return size <= problem_.rank(r).cap_tokens &&
+           (count_ == 0 || tokens_[r] + size <= problem_.rank(r).cap_tokens * count_);
+  }
+
+  int FirstToEnd(int32_t i, bool respect_most) const {
     int chosen = -1;
     int64_t best = 0;
-    for (int r = 0; r < ranks; ++r) {
-      const bool full = most > 0 && static_cast<int>(out[r].size()) >= most;
-      if ((full && respect_most) || !may_take(r, i)) continue;
-      const int64_t end = use_speed ? problem.OnRank(r, load[r] + weights[i]) : load[r];
+    for (int r = 0; r < problem_.num_ranks(); ++r) {
+      const bool full = most_ > 0 && static_cast<int>(out_[r].size()) >= most_;
+      if ((full && respect_most) || !MayTake(r, i)) continue;
+      const int64_t end = use_speed_ ? problem_.OnRank(r, load_[r] + weights_[i]) : load_[r];
       if (chosen < 0 || end < best) {
         chosen = r;
         best = end;
       }
     }
     return chosen;
-  };
-  for (const int32_t i : items) {
-    int chosen = -1;
-    if (use_speed && !equal) {
-      chosen = first_to_end(i, true);
-    } else if (const auto taken = heap.Take([&](int r) { return may_take(r, i); })) {
-      chosen = taken->second;
-      if (most == 0 || static_cast<int>(out[chosen].size()) + 1 < most) {
-        heap.Add(taken->first + weights[i], chosen);
-      }
-    }
-    // Ranks with a smaller cap leave more than their even share to the others.
-    if (chosen < 0) chosen = first_to_end(i, false);
-    if (chosen < 0) continue;
-    load[chosen] += weights[i];
-    out[chosen].push_back(i);
-    tokens[chosen] += problem.sequence(i).padded_tokens;
   }
-  return out;
+
+  const Problem& problem_;
+  const std::vector<int64_t>& weights_;
+  const int most_;
+  const bool use_speed_;
+  const int count_;
+  bool equal_speed_ = true;
+  bool any_rank_may_ = false;  // no cap can be in the way
+  Heap heap_;
+  std::vector<std::vector<int32_t>> out_;
+  std::vector<int64_t> tokens_, load_;  // [rank]
+};
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> AssignToRanks(const Problem& problem,
+                                                const std::vector<int64_t>& weights, int most,
+                                                bool use_speed) {
+  if (FitsNarrowHeap(weights, problem.num_ranks())) {
+    return RankAssigner<NarrowHeap>(problem, weights, most, use_speed).Run();
+  }
+  return RankAssigner<WideHeap>(problem, weights, most, use_speed).Run();
 }
 
 std::optional<RankItems> PackRank(const Problem& problem, int rank, std::vector<int32_t> items,
@@ -236,17 +242,18 @@ std::optional<RankItems> PackRank(const Problem& problem, int rank, std::vector<
   const int64_t cap = problem.rank(rank).cap_tokens;
   SortByFallingWeight(items, weights);
   RankItems out(count);
+  for (MicroBatchItems& mb : out) mb.reserve(2 * items.size() / static_cast<size_t>(count) + 1);
   std::vector<int64_t> tokens(count, 0);
-  LeastLoaded heap(count);
+  WideHeap heap(count);
   for (const int32_t i : items) {
-    const int64_t size = problem.sequence(i).padded_tokens;
+    const int64_t size = problem.padded_tokens(i);
     if (size > cap) return std::nullopt;
     auto taken = heap.Take([&](int g) { return tokens[g] + size <= cap; });
     if (!taken.has_value()) {
       if (fixed) return std::nullopt;
       out.emplace_back();
       tokens.push_back(0);
-      taken = {0, static_cast<int>(out.size()) - 1};
+      taken = WideHeap::Taken{0, static_cast<int>(out.size()) - 1};
     }
     const auto [load, g] = *taken;
     out[g].push_back(i);
@@ -261,23 +268,23 @@ std::optional<RankItems> PackRank(const Problem& problem, int rank, std::vector<
 }
 
 RankItems PackTightly(const Problem& problem, int rank, std::vector<int32_t> items) {
-  std::sort(items.begin(), items.end(), [&](int32_t a, int32_t b) {
-    const int64_t x = problem.sequence(a).padded_tokens;
-    const int64_t y = problem.sequence(b).padded_tokens;
-    return x != y ? x > y : a < b;
-  });
+  SortByFallingWeight(items, problem.padded_tokens());
   RankItems out;
   std::vector<int64_t> free;
+  const int64_t cap = problem.rank(rank).cap_tokens;
+  int64_t tokens = 0;
+  for (const int32_t i : items) tokens += problem.padded_tokens(i);
+  const size_t even_share = items.size() / static_cast<size_t>(1 + tokens / cap);
   for (const int32_t i : items) {
-    const int64_t size = problem.sequence(i).padded_tokens;
+    const int64_t size = problem.padded_tokens(i);
     int best = -1;
     for (int g = 0; g < static_cast<int>(out.size()); ++g) {
       if (free[g] >= size && (best < 0 || free[g] < free[best])) best = g;
     }
     if (best < 0) {
       best = static_cast<int>(out.size());
-      out.emplace_back();
-      free.push_back(problem.rank(rank).cap_tokens);
+      out.emplace_back().reserve(2 * even_share + 1);
+      free.push_back(cap);
     }
     out[best].push_back(i);
     free[best] -= size;
@@ -300,7 +307,7 @@ absl::StatusOr<Batching> PackBatching(const Problem& problem,
     if (fixed && most > 0) most = std::max<int>(most, static_cast<int>(CeilDiv(size, count)));
     if (count == 0) {
       int64_t tokens = 0;
-      for (const int32_t i : ranks[r]) tokens += problem.sequence(i).padded_tokens;
+      for (const int32_t i : ranks[r]) tokens += problem.padded_tokens(i);
       count = static_cast<int>(CeilDiv(tokens, problem.rank(r).cap_tokens));
     }
     if (size == 0 && !fixed) continue;
@@ -326,7 +333,7 @@ absl::StatusOr<Batching> PackBatching(const Problem& problem,
 absl::StatusOr<Batching> PackFixedCounts(const Problem& problem,
                                          const std::vector<int64_t>& weights, int count) {
   std::vector<int32_t> by_size = problem.AllSequences();
-  SortByFallingWeight(by_size, PaddedTokens(problem));
+  SortByFallingWeight(by_size, problem.padded_tokens());
   std::vector<Bin> bins = AllBins(problem, count);
   bool found = SpreadOverBins(problem, weights, count, by_size, bins);
   if (!found) {
@@ -339,7 +346,7 @@ absl::StatusOr<Batching> PackFixedCounts(const Problem& problem,
     int64_t room = 0;
     for (const Bin& bin : bins) room += bin.free;
     int64_t need = 0;
-    for (const int32_t i : by_size) need += problem.sequence(i).padded_tokens;
+    for (const int32_t i : by_size) need += problem.padded_tokens(i);
     const std::string where =
         absl::StrCat(problem.num_ranks(), " ranks of ", count, " micro-batches have room for ",
                      room, " padded tokens, the batch has ", need);

@@ -60,20 +60,25 @@ void FillCoverage(const Problem& problem, const Solution& solution, int64_t cove
 v1::Plan BuildPlan(const Problem& problem, const Solution& solution) {
   v1::Plan plan;
   Evaluator evaluator(problem);
+  evaluator.SetBudgets(solution.budgets);
   Imbalance ranks;
   Imbalance micro_batches;
   int64_t step_ns = 0;
   Int128 busy = 0;
   Int128 total = 0;
   uint64_t extrapolated = 0;
+  MicroBatchItems sorted;
   for (int r = 0; r < problem.num_ranks(); ++r) {
     v1::RankPlan& rank = *plan.add_ranks();
     rank.set_rank(static_cast<uint32_t>(r));
     for (const MicroBatchItems& items : solution.batching[r]) {
       v1::MicroBatch& mb = *rank.add_micro_batches();
       mb.set_zero_weight(items.empty());
-      MicroBatchItems sorted = items;
+      sorted.assign(items.begin(), items.end());
       std::sort(sorted.begin(), sorted.end());
+      mb.mutable_slices()->Reserve(static_cast<int>(sorted.size()));
+      // A large batch is in no cache, and a micro-batch holds sequences from all over it.
+      for (const int32_t i : sorted) __builtin_prefetch(&problem.sequence(i));
       for (const int32_t i : sorted) {
         const ProblemSequence& s = problem.sequence(i);
         v1::Slice& slice = *mb.add_slices();
@@ -90,12 +95,12 @@ v1::Plan BuildPlan(const Problem& problem, const Solution& solution) {
         extrapolated +=
             problem.predictor().IsExtrapolation(static_cast<uint64_t>(s.tokens), attended) ? 1 : 0;
       }
-      const int64_t ns = evaluator.MicroBatchNs(r, items, solution.budgets);
+      const int64_t ns = evaluator.MicroBatchNs(r, items);
       mb.set_predicted_ms(MsFromNs(ns));
       if (!items.empty()) micro_batches.Add(ns);
       busy += Int128{ns} * problem.stages();
     }
-    const int64_t rank_ns = evaluator.RankNs(r, solution.batching[r], solution.budgets);
+    const int64_t rank_ns = evaluator.RankNs(r, solution.batching[r]);
     rank.set_predicted_ms(MsFromNs(rank_ns));
     ranks.Add(rank_ns);
     step_ns = std::max(step_ns, rank_ns);
@@ -116,6 +121,8 @@ v1::Plan BuildPlan(const Problem& problem, const Solution& solution) {
   plan.set_fallback(solution.fallback);
   plan.set_fallback_detail(solution.fallback_detail);
   plan.set_extrapolated_sequences(extrapolated);
+  // Without exchanges: what earlier plans have deferred.
+  plan.set_max_displacement_steps(problem.max_deferred_steps());
   plan.set_bubble_fraction(
       total == 0 ? 0.0 : static_cast<double>(total - busy) / static_cast<double>(total));
   return plan;

@@ -28,17 +28,16 @@ absl::Status WithStep(absl::Status status, uint64_t step) {
 absl::StatusOr<v1::Plan> MakeValidated(const v1::PlanRequest& request, const Policy& policy) {
   absl::StatusOr<Problem> problem = Problem::Create(request);
   if (!problem.ok()) return problem.status();
-  absl::StatusOr<Solution> solution = policy.solve(*problem);
+  const absl::StatusOr<LengthPlan> length = MakeLengthPlan(*problem);
+  if (!length.ok()) return WithStep(length.status(), request.step());
+  const absl::StatusOr<Solution> solution = policy.solve(*problem, *length);
   if (!solution.ok()) return WithStep(solution.status(), request.step());
 
   v1::Plan plan = BuildPlan(*problem, *solution);
   plan.set_step(request.step());
   plan.set_policy(std::string(policy.name));
-  absl::StatusOr<Solution> length = SolveLength(*problem);
-  if (!length.ok()) return WithStep(length.status(), request.step());
   plan.set_length_policy_step_ms(
-      MsFromNs(Evaluator(*problem).StepNs(length->batching, length->budgets) +
-               problem->predictor().step_constant_ns()));
+      MsFromNs(length->step_ns + problem->predictor().step_constant_ns()));
   if (absl::Status checked = CheckPlan(*problem, plan); !checked.ok()) return checked;
   return plan;
 }
@@ -66,10 +65,7 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::PlanRequest& request) {
   if (policy.name == kDefaultPolicy && !request.upcoming().empty()) {
     return MakeWithLookahead(request, policy);
   }
-  absl::StatusOr<v1::Plan> plan = MakeValidated(request, policy);
-  // Sequences that earlier plans have deferred.
-  if (plan.ok()) plan->set_max_displacement_steps(MaxDisplacement(request, {}));
-  return plan;
+  return MakeValidated(request, policy);
 }
 
 absl::StatusOr<v1::Plan> MakeFallbackPlan(const v1::PlanRequest& request) {

@@ -14,22 +14,23 @@
 namespace sparsebalance::planner {
 namespace {
 
-// Default curves of long batches share their sums: H(m) for all m up to the longest sequence.
-std::vector<double> HarmonicSums(const v1::PlanRequest& request) {
-  uint64_t longest = 1;
-  for (const v1::Sequence& s : request.sequences()) {
-    if (s.coverage().budget_blocks_size() == 0) {
-      longest = std::max(longest, BlocksOf(s.tokens(), request.settings().block_tokens()));
+// H(m) = sum of 1 / j over j <= m, which the default curves of a batch share.
+class HarmonicSums {
+ public:
+  double operator[](int32_t m) {
+    while (static_cast<int32_t>(sums_.size()) <= m) {
+      sums_.push_back(sums_.back() + 1.0 / static_cast<double>(sums_.size()));
     }
+    return sums_[m];
   }
-  std::vector<double> sums(longest, 0.0);
-  for (uint64_t m = 1; m < longest; ++m) sums[m] = sums[m - 1] + 1.0 / static_cast<double>(m);
-  return sums;
-}
 
-absl::Status TooLong(const ProblemSequence& s, int64_t largest_cap) {
+ private:
+  std::vector<double> sums_ = {0.0};
+};
+
+absl::Status TooLong(const ProblemSequence& s, int64_t padded, int64_t largest_cap) {
   absl::Status status = absl::InvalidArgumentError(
-      absl::StrCat("sequence ", s.id, " has ", s.tokens, " tokens (", s.padded_tokens,
+      absl::StrCat("sequence ", s.id, " has ", s.tokens, " tokens (", padded,
                    " with padding) but a micro-batch holds at most ", largest_cap,
                    "; raise max_tokens_per_micro_batch or split the sequence"));
   v1::SequenceRejected detail;
@@ -44,8 +45,7 @@ absl::Status TooLong(const ProblemSequence& s, int64_t largest_cap) {
 
 class Problem::SequenceReader {
  public:
-  SequenceReader(const v1::PlanRequest& request, Problem& problem)
-      : problem_(problem), harmonic_(HarmonicSums(request)) {
+  SequenceReader(const v1::PlanRequest& request, Problem& problem) : problem_(problem) {
     const v1::PlanSettings& settings = request.settings();
     padding_ = std::max<uint32_t>(1, settings.padding_multiple());
     block_tokens_ = settings.block_tokens();
@@ -65,7 +65,8 @@ class Problem::SequenceReader {
     ProblemSequence s;
     s.id = in.id();
     s.tokens = static_cast<int64_t>(in.tokens());
-    s.padded_tokens = (s.tokens + padding_ - 1) / padding_ * padding_;
+    problem_.padded_tokens_.push_back(
+        padding_ == 1 ? s.tokens : (s.tokens + padding_ - 1) / padding_ * padding_);
     s.supervised_tokens = static_cast<int64_t>(in.supervised_tokens());
     s.blocks = static_cast<int32_t>(BlocksOf(in.tokens(), block_tokens_));
     s.fixed_time = problem_.predictor_.FixedPart(s.tokens, s.blocks);
@@ -76,12 +77,19 @@ class Problem::SequenceReader {
     s.curve_begin = static_cast<uint32_t>(problem_.curve_points_.size());
     if (in.layer_coverage_size() > 0 && s.blocks > min_) {
       ReadLayers(in, s);
+    } else if (fixed_) {
+      // No other budget is ever looked at.
+      s.base_coverage = BaseCoverage(in, s);
+      problem_.curve_points_.push_back({s.base, s.base_coverage});
+      s.curve_end = static_cast<uint32_t>(problem_.curve_points_.size());
     } else {
-      AppendCurve(in, s.blocks);
+      AppendCurve(in, s.blocks, problem_.curve_points_);
       s.curve_end = static_cast<uint32_t>(problem_.curve_points_.size());
       s.base_coverage = CoverageOf(s, s.base);
     }
     problem_.base_coverage_sum_ += s.base_coverage;
+    problem_.max_deferred_steps_ =
+        std::max<uint64_t>(problem_.max_deferred_steps_, in.deferred_steps());
     if (fixed_) {
       s.high = s.base;
     } else if (s.layers < 0) {
@@ -109,16 +117,26 @@ class Problem::SequenceReader {
     problem_.layer_budgets_.push_back(std::move(layers));
   }
 
-  void AppendCurve(const v1::Sequence& in, int32_t blocks) {
-    std::vector<CurvePoint>& out = problem_.curve_points_;
+  int64_t BaseCoverage(const v1::Sequence& in, const ProblemSequence& s) {
+    if (s.base >= s.blocks) return kFullCoverage;
+    if (!in.coverage().budget_blocks().empty()) {
+      return CoverageAtBudget(in.coverage(), s.blocks, s.base);
+    }
+    scratch_.clear();
+    AppendCurve(in, s.blocks, scratch_);
+    return Interpolate(scratch_, s.base);
+  }
+
+  void AppendCurve(const v1::Sequence& in, int32_t blocks, std::vector<CurvePoint>& out) {
     if (blocks == 1) {
       out.push_back({1, kFullCoverage});
     } else if (in.coverage().budget_blocks_size() > 0) {
       AppendPoints(in.coverage(), blocks, out);
     } else {
+      const double all = harmonic_[blocks - 1];
       for (const uint32_t k : CoverageGrid(static_cast<uint32_t>(blocks))) {
         out.push_back(
-            {static_cast<int32_t>(k), ToCoverage(harmonic_[k - 1] / harmonic_[blocks - 1])});
+            {static_cast<int32_t>(k), ToCoverage(harmonic_[static_cast<int32_t>(k) - 1] / all)});
       }
     }
   }
@@ -144,7 +162,8 @@ class Problem::SequenceReader {
   }
 
   Problem& problem_;
-  const std::vector<double> harmonic_;
+  HarmonicSums harmonic_;
+  std::vector<CurvePoint> scratch_;
   int64_t padding_, block_tokens_;
   int32_t base_, min_, max_;
   int64_t keep_;
@@ -183,17 +202,23 @@ absl::StatusOr<Problem> Problem::Create(const v1::PlanRequest& request) {
   const int n = request.sequences_size();
   std::vector<int32_t> by_id(n);
   std::iota(by_id.begin(), by_id.end(), 0);
-  std::sort(by_id.begin(), by_id.end(), [&](int32_t a, int32_t b) {
+  const auto lower_id = [&](int32_t a, int32_t b) {
     return request.sequences(a).id() < request.sequences(b).id();
-  });
+  };
+  if (!std::is_sorted(by_id.begin(), by_id.end(), lower_id)) {
+    std::sort(by_id.begin(), by_id.end(), lower_id);
+  }
   p.arrival_order_.resize(n);
   p.sequences_.reserve(n);
+  p.padded_tokens_.reserve(n);
+  p.curve_points_.reserve(n);
   SequenceReader reader(request, p);
   for (int i = 0; i < n; ++i) {
     p.arrival_order_[by_id[i]] = i;
     reader.Read(request.sequences(by_id[i]));
     const ProblemSequence& s = p.sequences_.back();
-    if (s.padded_tokens > largest_cap) return TooLong(s, largest_cap);
+    const int64_t padded = p.padded_tokens_.back();
+    if (padded > largest_cap) return TooLong(s, padded, largest_cap);
   }
 
   if (settings.coverage_floor().kind_case() == v1::CoverageFloor::kValue) {
@@ -219,6 +244,7 @@ std::vector<int32_t> Problem::BaseBudgets() const {
 int64_t Problem::Coverage(int i, int32_t budget) const {
   const ProblemSequence& s = sequences_[i];
   if (budget >= s.blocks) return kFullCoverage;
+  if (budget == s.base && s.layers < 0) return s.base_coverage;
   return Interpolate(Curve(i), budget);
 }
 

@@ -19,7 +19,6 @@ namespace sparsebalance::planner {
 struct ProblemSequence {
   uint64_t id;
   int64_t tokens;
-  int64_t padded_tokens;
   int64_t supervised_tokens;
   int32_t blocks;
   // Budgets a plan may report: low <= base <= high. `low` keeps the guard; all three equal where
@@ -48,6 +47,8 @@ class Problem {
   int num_ranks() const { return static_cast<int>(ranks_.size()); }
   int stages() const { return stages_; }
   const ProblemSequence& sequence(int i) const { return sequences_[i]; }
+  int64_t padded_tokens(int i) const { return padded_tokens_[i]; }
+  const std::vector<int64_t>& padded_tokens() const { return padded_tokens_; }
   const ProblemRank& rank(int r) const { return ranks_[r]; }
   const LatencyPredictor& predictor() const { return predictor_; }
   // Indices in the order of the request.
@@ -90,6 +91,7 @@ class Problem {
   v1::SearchEffort search_effort() const { return search_effort_; }
   // Least sum of coverage over all sequences that a plan must keep; 0 where only the guard counts.
   int64_t floor_sum() const { return floor_sum_; }
+  uint64_t max_deferred_steps() const { return max_deferred_steps_; }
   int64_t base_coverage_sum() const { return base_coverage_sum_; }
 
  private:
@@ -99,6 +101,7 @@ class Problem {
 
   LatencyPredictor predictor_;
   std::vector<ProblemSequence> sequences_;
+  std::vector<int64_t> padded_tokens_;  // [sequence]: packing looks at little else
   std::vector<CurvePoint> curve_points_;
   std::vector<LayerBudgets> layer_budgets_;
   std::vector<std::vector<CurvePoint>> layer_bounds_;
@@ -113,6 +116,7 @@ class Problem {
   int64_t zero_weight_ns_ = 0;
   int64_t floor_sum_ = 0;
   int64_t base_coverage_sum_ = 0;
+  uint64_t max_deferred_steps_ = 0;
 };
 
 }  // namespace sparsebalance::planner

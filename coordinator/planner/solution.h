@@ -29,12 +29,14 @@ class Evaluator {
   explicit Evaluator(const Problem& problem)
       : problem_(problem), schedule_(problem.stages(), problem.predictor().forward_fraction()) {}
 
+  // What the two that follow go by.
+  void SetBudgets(const std::vector<int32_t>& budgets);
   // One stage, rank's speed included.
-  int64_t MicroBatchNs(int rank, const MicroBatchItems& items,
-                       const std::vector<int32_t>& budgets) const;
+  int64_t MicroBatchNs(int rank, const MicroBatchItems& items) const;
   // Through the whole schedule; 0 for an empty rank.
-  int64_t RankNs(int rank, const RankItems& items, const std::vector<int32_t>& budgets);
-  // Slowest rank, without the step's constant.
+  int64_t RankNs(int rank, const RankItems& items);
+
+  // Slowest rank, without the step's constant. Sets the budgets.
   int64_t StepNs(const Batching& batching, const std::vector<int32_t>& budgets);
 
   // Span of micro-batches whose times (rank's speed included) are known.
@@ -44,6 +46,7 @@ class Evaluator {
   const Problem& problem_;
   UniformSchedule schedule_;
   std::vector<int64_t> times_;
+  std::vector<int64_t> time_;  // [sequence] at factor 1
 };
 
 int64_t CoverageSum(const Problem& problem, const std::vector<int32_t>& budgets);

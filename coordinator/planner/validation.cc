@@ -275,7 +275,7 @@ absl::Status ValidateRequest(const v1::PlanRequest& request) {
     absl::Status s = add(request.upcoming(b).sequences(), absl::StrCat("upcoming[", b, "]."));
     if (!s.ok()) return s;
   }
-  std::sort(ids.begin(), ids.end());
+  if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
   const auto twice = std::adjacent_find(ids.begin(), ids.end());
   if (twice != ids.end()) {
     return FieldError("sequences", absl::StrCat("id ", *twice),

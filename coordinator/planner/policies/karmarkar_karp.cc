@@ -114,7 +114,7 @@ absl::StatusOr<Solution> SolveKarmarkarKarp(const Problem& problem) {
     std::vector<int32_t> kept;
     std::sort(ranks[r].begin(), ranks[r].end());
     for (const int32_t i : ranks[r]) {
-      if (problem.sequence(i).padded_tokens > problem.rank(r).cap_tokens) {
+      if (problem.padded_tokens(i) > problem.rank(r).cap_tokens) {
         misfits.push_back(i);
       } else {
         kept.push_back(i);
@@ -129,7 +129,7 @@ absl::StatusOr<Solution> SolveKarmarkarKarp(const Problem& problem) {
   for (const int32_t i : misfits) {
     int best = -1;
     for (int r = 0; r < problem.num_ranks(); ++r) {
-      if (problem.sequence(i).padded_tokens > problem.rank(r).cap_tokens) continue;
+      if (problem.padded_tokens(i) > problem.rank(r).cap_tokens) continue;
       if (best < 0 || load[r] < load[best]) best = r;
     }
     ranks[best].push_back(i);

@@ -14,7 +14,7 @@ RankItems PackInOrder(const Problem& problem, int rank, const std::vector<int32_
   RankItems out;
   int64_t free = 0;
   for (const int32_t i : items) {
-    const int64_t size = problem.sequence(i).padded_tokens;
+    const int64_t size = problem.padded_tokens(i);
     if (out.empty() || free < size || (most > 0 && static_cast<int>(out.back().size()) >= most)) {
       out.emplace_back();
       free = problem.rank(rank).cap_tokens;
@@ -34,7 +34,7 @@ absl::StatusOr<Solution> SolveNone(const Problem& problem) {
   for (const int32_t i : problem.arrival_order()) {
     // A rank whose cap is too small is passed over; some rank fits, Problem::Create saw to it.
     int r = next;
-    while (problem.sequence(i).padded_tokens > problem.rank(r).cap_tokens) r = (r + 1) % ranks;
+    while (problem.padded_tokens(i) > problem.rank(r).cap_tokens) r = (r + 1) % ranks;
     assigned[r].push_back(i);
     next = (next + 1) % ranks;
   }

@@ -10,9 +10,17 @@
 
 namespace sparsebalance::planner {
 
+// What SolveLength gives for a problem, and what it takes without the step's constant: the measure
+// of every other policy.
+struct LengthPlan {
+  Solution solution;
+  int64_t step_ns = 0;
+};
+absl::StatusOr<LengthPlan> MakeLengthPlan(const Problem& problem);
+
 struct Policy {
   std::string_view name;
-  absl::StatusOr<Solution> (*solve)(const Problem& problem);
+  absl::StatusOr<Solution> (*solve)(const Problem& problem, const LengthPlan& length);
 };
 
 inline constexpr std::string_view kDefaultPolicy = "sparsebalance";
@@ -32,6 +40,6 @@ absl::StatusOr<Solution> SolveKarmarkarKarp(const Problem& problem);
 // Sparsity-aware batching, then dynamic sparsity tuning towards an anchor (arXiv 2604.13847).
 absl::StatusOr<Solution> SolvePaper(const Problem& problem);
 // Batching and budgets together against the schedule, under the coverage floor.
-absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem);
+absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem, const LengthPlan& measure);
 
 }  // namespace sparsebalance::planner

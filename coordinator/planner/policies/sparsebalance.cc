@@ -46,14 +46,11 @@ struct Best {
   Solution solution;
 
   // Least time, then most coverage; the earlier of two equals.
-  bool Offer(int64_t ns, int64_t coverage, const Batching& batching,
-             const std::vector<int32_t>& budgets) {
+  bool Takes(int64_t ns, int64_t coverage) {
     if (found && (ns > step_ns || (ns == step_ns && coverage <= coverage_sum))) return false;
     found = true;
     step_ns = ns;
     coverage_sum = coverage;
-    solution.batching = batching;
-    solution.budgets = budgets;
     return true;
   }
 };
@@ -64,16 +61,25 @@ class Planner {
       : problem_(problem), envelopes_(envelopes), optimizer_(problem, envelopes) {}
 
   // The best budgets for a batching.
-  void OfferBudgetsFor(const Batching& batching) {
-    const BudgetResult result = optimizer_.Optimize(batching);
-    if (result.reached) best_.Offer(result.step_ns, result.coverage_sum, batching, result.budgets);
+  void OfferBudgetsFor(Batching batching) {
+    if (envelopes_.BySteepness().empty()) {
+      // No budget gains anything: all stay at their lowest.
+      std::vector<int32_t> lowest(problem_.num_sequences());
+      for (int i = 0; i < problem_.num_sequences(); ++i) lowest[i] = problem_.sequence(i).low;
+      Offer(std::move(batching), std::move(lowest));
+      return;
+    }
+    BudgetResult result = optimizer_.Optimize(batching);
+    if (result.reached && best_.Takes(result.step_ns, result.coverage_sum)) {
+      Keep(std::move(batching), std::move(result.budgets));
+    }
   }
 
   absl::Status OfferConstruction(const std::vector<int32_t>& budgets) {
     auto built = BuildBatching(problem_, budgets);
     if (!built.ok()) return built.status();
     if (problem_.stages() == 1) BalanceRanks(problem_, budgets, *built);
-    OfferBudgetsFor(*built);
+    OfferBudgetsFor(*std::move(built));
     return absl::OkStatus();
   }
 
@@ -94,20 +100,27 @@ class Planner {
     }
     if (!JointSearch(problem_, envelopes_).Improve(tries, heat, batching, budgets)) return;
     FinishCounts(problem_, batching);
-    Offer(batching, budgets);
-    OfferBudgetsFor(batching);
+    Offer(batching, std::move(budgets));
+    OfferBudgetsFor(std::move(batching));
   }
 
   // As it is, where it keeps the floor.
-  void Offer(const Batching& batching, const std::vector<int32_t>& budgets) {
+  void Offer(Batching batching, std::vector<int32_t> budgets) {
     const int64_t coverage = CoverageSum(problem_, budgets);
     if (coverage < problem_.floor_sum()) return;
-    best_.Offer(Evaluator(problem_).StepNs(batching, budgets), coverage, batching, budgets);
+    if (best_.Takes(Evaluator(problem_).StepNs(batching, budgets), coverage)) {
+      Keep(std::move(batching), std::move(budgets));
+    }
   }
 
   Best& best() { return best_; }
 
  private:
+  void Keep(Batching batching, std::vector<int32_t> budgets) {
+    best_.solution.batching = std::move(batching);
+    best_.solution.budgets = std::move(budgets);
+  }
+
   const Problem& problem_;
   const Envelopes& envelopes_;
   BudgetOptimizer optimizer_;
@@ -151,15 +164,14 @@ absl::StatusOr<Solution> FloorUnreachable(const Problem& problem, const Envelope
 
 }  // namespace
 
-absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
-  auto length = SolveLength(problem);
-  if (!length.ok()) return length.status();
+absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem, const LengthPlan& measure) {
+  const Solution& length = measure.solution;
+  const int64_t length_ns = measure.step_ns;
   if (problem.num_sequences() == 0) return length;
-  const int64_t length_ns = Evaluator(problem).StepNs(length->batching, length->budgets);
 
   const Envelopes envelopes(problem);
   if (envelopes.highest_coverage_sum() < problem.floor_sum()) {
-    return FloorUnreachable(problem, envelopes, *length, length_ns);
+    return FloorUnreachable(problem, envelopes, length, length_ns);
   }
 
   Planner planner(problem, envelopes);
@@ -183,7 +195,7 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
     std::vector<int32_t> lowest(problem.num_sequences());
     for (int i = 0; i < problem.num_sequences(); ++i) lowest[i] = problem.sequence(i).low;
     if (auto s = planner.OfferConstruction(lowest); !s.ok()) return s;
-    planner.OfferBudgetsFor(length->batching);
+    planner.OfferBudgetsFor(length.batching);
     int64_t left = tries;
     if (many_starts) {
       using Heat = JointSearch::Heat;
@@ -198,7 +210,7 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
       }
       // Near enough to what is known to be good to repair a floor that it hardly misses.
       if (paper.has_value()) search(paper->batching, paper->budgets, Heat::kCold);
-      search(length->batching, priced, Heat::kHot);
+      search(length.batching, priced, Heat::kHot);
     }
     planner.SearchFromBest(left);
   }
@@ -206,11 +218,12 @@ absl::StatusOr<Solution> SolveSparseBalance(const Problem& problem) {
   Best& best = planner.best();
   const bool may_be_slower = problem.floor_sum() > problem.base_coverage_sum();
   if (!best.found || (!may_be_slower && length_ns < best.step_ns)) {
-    length->fallback = v1::FALLBACK_REASON_LENGTH_BETTER;
-    length->fallback_detail = absl::StrFormat(
+    Solution fallback = length;
+    fallback.fallback = v1::FALLBACK_REASON_LENGTH_BETTER;
+    fallback.fallback_detail = absl::StrFormat(
         "the plan of `length` takes %.3f ms by the same model, the best plan found %.3f ms",
         MsFromNs(length_ns), MsFromNs(best.step_ns));
-    return length;
+    return fallback;
   }
   return std::move(best.solution);
 }

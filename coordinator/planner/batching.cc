@@ -62,7 +62,7 @@ class Balancer {
       work += ranks_[r].raw;
       speed += (Int128{kFixedOne} * kFixedOne) / problem_.rank(r).time_factor;
     }
-    const auto mean = static_cast<int64_t>(work * kFixedOne / speed);
+    const auto mean = static_cast<int64_t>(work * kFixedOne / std::max<Int128>(1, speed));
     const int64_t even = mean + mean / kEvenEnough;
     for (int64_t n = 0; n < most && std::prev(order_.end())->first > even && Step(); ++n) {
     }

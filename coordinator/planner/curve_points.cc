@@ -6,7 +6,9 @@ namespace sparsebalance::planner {
 
 int64_t ToCoverage(double value) {
   const double scaled = std::clamp(value, 0.0, 1.0) * static_cast<double>(kFullCoverage);
-  // Adding a half is exact from a half on; what is below it is nearer to nothing.
+  // Adding a half is exact from a half on; what is below it is nearer to nothing. llround is a call
+  // of the C library, and this is done for every point of a batch.
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings)
   return scaled < 0.5 ? 0 : static_cast<int64_t>(scaled + 0.5);
 }
 

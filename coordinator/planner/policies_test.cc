@@ -13,6 +13,7 @@
 #include "coordinator/planner/solution.h"
 #include "coordinator/planner/test_jobs.h"
 #include "coordinator/simulation/request_file.h"
+#include "coordinator/simulation/workload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -299,6 +300,41 @@ TEST(SparseBalance, FixedModeTouchesNoBudget) {
   request.mutable_settings()->set_policy("sparsebalance");
   request.mutable_settings()->mutable_coverage_floor()->set_mode(v1::COVERAGE_FLOOR_MODE_FIXED);
   EXPECT_THAT(Budgets(*MakePlan(request)), UnorderedElementsAre(std::pair(1, 3), std::pair(2, 3)));
+}
+
+TEST(SparseBalance, FixedBudgetsOnRealLengthsEndWithTheLongestSequenceOrTheMean) {
+  const auto data = SharedData();
+  if (!data.has_value()) GTEST_SKIP() << "no ../shared/data beside the source tree";
+  for (const char* name : {"wikipedia", "prolong", "wlb"}) {
+    const auto lengths = simulation::LoadWorkload(*data + "/lengths/" + name + ".csv");
+    ASSERT_TRUE(lengths.ok()) << lengths.status();
+    for (const auto& [sequences, ranks] : {std::pair{512, 16U}, {2048, 64U}}) {
+      simulation::Random random(7);
+      std::vector<uint64_t> tokens;
+      for (int i = 0; i < sequences; ++i) tokens.push_back(lengths->sample(random));
+      v1::PlanRequest request = LinearRequest(ranks, tokens);
+      v1::PlanSettings& s = *request.mutable_settings();
+      s.set_policy("sparsebalance");
+      s.set_block_tokens(256);
+      s.set_base_budget_blocks(32);
+      s.set_max_tokens_per_micro_batch(*std::max_element(tokens.begin(), tokens.end()));
+      s.mutable_coverage_floor()->set_mode(v1::COVERAGE_FLOOR_MODE_FIXED);
+      request.mutable_latency()->set_constant_ms(0);
+      request.mutable_latency()->set_per_pair_ms(1e-7);
+      const absl::StatusOr<Problem> problem = Problem::Create(request);
+      ASSERT_TRUE(problem.ok()) << problem.status();
+      int64_t longest = 0;
+      int64_t sum = 0;
+      for (int i = 0; i < sequences; ++i) {
+        const int64_t ns = problem->TimeNs(i, problem->sequence(i).base);
+        longest = std::max(longest, ns);
+        sum += ns;
+      }
+      const double best = MsFromNs(std::max(longest, sum / static_cast<int64_t>(ranks)));
+      EXPECT_LE(MakePlan(request)->predicted_step_ms(), 1.001 * best)
+          << name << ", " << sequences << " sequences on " << ranks << " ranks";
+    }
+  }
 }
 
 // ---- the plan benchmark ----

@@ -156,6 +156,34 @@ TEST_F(ExchangeTest, TheNodeOfRankZeroSendsTheBatchWholeAndItsDigestMustMatch) {
   PlanStep(0);
 }
 
+TEST_F(ExchangeTest, TheBatchesThatFollowAreCheckedLikeTheBatchItself) {
+  const auto field = [&](const auto& change) {
+    v1::GlobalBatch batch = MakeBatch(0);
+    v1::FollowingBatch& following = *batch.add_following();
+    following.set_step(1);
+    *following.mutable_sequences() = MakeBatch(1).sequences();
+    for (v1::BatchSequence& sequence : *following.mutable_sequences()) {
+      sequence.set_id(sequence.id() + 1'000'000);
+    }
+    change(batch, following);
+    batch.set_digest(BatchDigest(batch));
+    const ExchangePending asked = coordinator_.Ask(A(), batch);
+    return asked.answered() ? Detail<v1::FieldViolation>(asked.status()).field() : "";
+  };
+  using B = v1::GlobalBatch;
+  using F = v1::FollowingBatch;
+  EXPECT_EQ(field([](B&, F& f) { f.set_step(2); }), "batch.following[0].step");
+  EXPECT_EQ(field([](B& b, F& f) { f.mutable_sequences(1)->set_id(b.sequences(0).id()); }),
+            "batch.following[0].sequences[1].id");
+  EXPECT_EQ(field([](B&, F& f) { f.mutable_sequences(0)->set_tokens(0); }),
+            "batch.following[0].sequences[0].tokens");
+  EXPECT_EQ(field([](B& b, F&) {
+              for (int i = 0; i < 64; ++i) b.add_following();
+            }),
+            "batch.following");
+  EXPECT_EQ(field([](B&, F&) {}), "");
+}
+
 TEST_F(ExchangeTest, ASequenceLongerThanTheCapIsRefusedByItsName) {
   v1::GlobalBatch batch = MakeBatch(0);
   batch.mutable_sequences(3)->set_tokens(5'000);

@@ -35,6 +35,28 @@ TEST(BatchDigestTest, IsTruncatedSha256OfLittleEndianIntegers) {
   EXPECT_NE(BatchDigest(batch), first);
 }
 
+TEST(BatchDigestTest, CoversWhatLookAheadAdds) {
+  // 3, 1, 10, 20, 5; one sequence, deferred by 0; step 4 with one sequence: 11, 21, 6, 2.
+  v1::GlobalBatch batch;
+  batch.set_step(3);
+  batch.set_epoch(1);
+  v1::BatchSequence* sequence = batch.add_sequences();
+  sequence->set_id(10);
+  sequence->set_tokens(20);
+  sequence->set_supervised_tokens(5);
+  v1::FollowingBatch* following = batch.add_following();
+  following->set_step(4);
+  v1::BatchSequence* later = following->add_sequences();
+  later->set_id(11);
+  later->set_tokens(21);
+  later->set_supervised_tokens(6);
+  later->set_deferred_steps(2);
+  EXPECT_EQ(BatchDigest(batch), 0xaf73e04307acb6a7u);
+  const uint64_t before = BatchDigest(batch);
+  sequence->set_deferred_steps(1);
+  EXPECT_NE(BatchDigest(batch), before);
+}
+
 TEST(RankNamesTest, RunsAreShortened) {
   EXPECT_EQ(RankNames({}), "no rank");
   EXPECT_EQ(RankNames({3}), "rank 3");

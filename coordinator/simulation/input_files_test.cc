@@ -82,6 +82,28 @@ TEST_F(InputFiles, ARequestBecomesItsMessage) {
   EXPECT_EQ(request->rank_factors(0).time_factor(), 1.25);
 }
 
+TEST_F(InputFiles, ARequestMayHaveLayersAndUpcomingBatches) {
+  const auto request = ParsePlanRequest(
+      R"({"job": {"data_parallel_size": 2, "block_tokens": 100, "base_budget_blocks": 4,
+          "max_tokens_per_micro_batch": 9000, "layer_budgets": true, "lookahead_steps": 3},
+          "step": 7,
+          "sequences": [{"id": 1, "tokens": 450, "deferred_steps": 2,
+                         "layer_coverage": [{"family": "power", "alpha": 1.5},
+                                            {"budget_blocks": [1, 5], "coverage": [0, 1]}]}],
+          "upcoming": [{"step": 8, "sequences": [{"id": 2, "tokens": 30}]},
+                       {"step": 9, "sequences": []}]})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->settings().layer_budgets());
+  EXPECT_EQ(request->settings().lookahead_steps(), 3U);
+  EXPECT_EQ(request->sequences(0).deferred_steps(), 2U);
+  ASSERT_EQ(request->sequences(0).layer_coverage_size(), 2);
+  EXPECT_EQ(request->sequences(0).layer_coverage(0).budget_blocks_size(), 5);
+  EXPECT_EQ(request->sequences(0).layer_coverage(1).budget_blocks(1), 5U);
+  ASSERT_EQ(request->upcoming_size(), 2);
+  EXPECT_EQ(request->upcoming(0).step(), 8U);
+  EXPECT_EQ(request->upcoming(0).sequences(0).tokens(), 30U);
+}
+
 TEST_F(InputFiles, AWrongRequestIsNamedByFileLineAndField) {
   struct Case {
     std::string line;
@@ -113,6 +135,11 @@ TEST_F(InputFiles, AWrongRequestIsNamedByFileLineAndField) {
            Case{Line(good, R"(, "rank_factors": [{"rank": 9, "time_factor": 1}])"),
                 "rank_factors[0].rank"},
            Case{Line(good, R"(, "step": "soon")"), R"(step is "soon")"},
+           Case{Line(good, R"(, "upcoming": [{"sequences": []}])"), "upcoming[0].step is missing"},
+           Case{Line(good, R"(, "upcoming": [{"step": 1, "sequences": [{"id": 1}]}])"),
+                "upcoming[0].sequences[0].tokens is missing"},
+           Case{Line(R"({"id": 1, "tokens": 500, "layer_coverage": [{"family": "power"}]})"),
+                "sequences[0].layer_coverage[0].alpha is missing"},
            Case{R"({"job": {"coverage_floor": "high"}, "sequences": []})",
                 R"(job.coverage_floor is "high"; use baseline, guard, fixed or a number)"},
            Case{R"({"job": {"search_effort": "most"}, "sequences": []})",

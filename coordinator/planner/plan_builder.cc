@@ -57,8 +57,7 @@ void FillCoverage(const Problem& problem, const Solution& solution, int64_t cove
 
 }  // namespace
 
-v1::Plan BuildPlan(const Problem& problem, const Solution& solution) {
-  v1::Plan plan;
+void BuildPlan(const Problem& problem, const Solution& solution, v1::Plan& plan) {
   Evaluator evaluator(problem);
   evaluator.SetBudgets(solution.budgets);
   Imbalance ranks;
@@ -125,7 +124,6 @@ v1::Plan BuildPlan(const Problem& problem, const Solution& solution) {
   plan.set_max_displacement_steps(problem.max_deferred_steps());
   plan.set_bubble_fraction(
       total == 0 ? 0.0 : static_cast<double>(total - busy) / static_cast<double>(total));
-  return plan;
 }
 
 }  // namespace sparsebalance::planner

@@ -7,7 +7,7 @@
 
 namespace sparsebalance::planner {
 
-// Fills every field of the plan but step, policy and length_policy_step_ms.
-v1::Plan BuildPlan(const Problem& problem, const Solution& solution);
+// Fills every field of an empty plan but step, policy and length_policy_step_ms.
+void BuildPlan(const Problem& problem, const Solution& solution, v1::Plan& plan);
 
 }  // namespace sparsebalance::planner

@@ -25,7 +25,7 @@ absl::Status WithStep(absl::Status status, uint64_t step) {
   return status;
 }
 
-absl::StatusOr<v1::Plan> MakeValidated(const v1::PlanRequest& request, const Policy& policy) {
+absl::Status MakeValidated(const v1::PlanRequest& request, const Policy& policy, v1::Plan& plan) {
   absl::StatusOr<Problem> problem = Problem::Create(request);
   if (!problem.ok()) return problem.status();
   const absl::StatusOr<LengthPlan> length = MakeLengthPlan(*problem);
@@ -33,39 +33,45 @@ absl::StatusOr<v1::Plan> MakeValidated(const v1::PlanRequest& request, const Pol
   const absl::StatusOr<Solution> solution = policy.solve(*problem, *length);
   if (!solution.ok()) return WithStep(solution.status(), request.step());
 
-  v1::Plan plan = BuildPlan(*problem, *solution);
+  plan.Clear();
+  BuildPlan(*problem, *solution, plan);
   plan.set_step(request.step());
   plan.set_policy(std::string(policy.name));
   plan.set_length_policy_step_ms(
       MsFromNs(length->step_ns + problem->predictor().step_constant_ns()));
-  if (absl::Status checked = CheckPlan(*problem, plan); !checked.ok()) return checked;
-  return plan;
+  return CheckPlan(*problem, plan);
 }
 
-absl::StatusOr<v1::Plan> MakeWithLookahead(const v1::PlanRequest& request, const Policy& policy) {
+absl::Status MakeWithLookahead(const v1::PlanRequest& request, const Policy& policy,
+                               v1::Plan& plan) {
   absl::StatusOr<Lookahead> lookahead = ChooseExchanges(request);
   if (!lookahead.ok()) return WithStep(lookahead.status(), request.step());
   google::protobuf::RepeatedPtrField<v1::SequenceExchange> exchanges(lookahead->exchanges.begin(),
                                                                      lookahead->exchanges.end());
   absl::StatusOr<v1::PlanRequest> trained = AfterExchanges(request, exchanges);
   if (!trained.ok()) return absl::InternalError(trained.status().message());
-  absl::StatusOr<v1::Plan> plan = MakeValidated(*trained, policy);
-  if (!plan.ok()) return plan.status();
-  plan->set_max_displacement_steps(MaxDisplacement(request, exchanges));
-  plan->set_lookahead_saved_ms(MsFromNs(lookahead->saved_ns));
-  *plan->mutable_exchanges() = std::move(exchanges);
-  return plan;
+  if (absl::Status made = MakeValidated(*trained, policy, plan); !made.ok()) return made;
+  plan.set_max_displacement_steps(MaxDisplacement(request, exchanges));
+  plan.set_lookahead_saved_ms(MsFromNs(lookahead->saved_ns));
+  *plan.mutable_exchanges() = std::move(exchanges);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<v1::Plan> MakePlan(const v1::PlanRequest& request) {
+absl::Status MakePlan(const v1::PlanRequest& request, v1::Plan& plan) {
   if (absl::Status status = ValidateRequest(request); !status.ok()) return status;
   const Policy& policy = *FindPolicy(request.settings().policy());
   if (policy.name == kDefaultPolicy && !request.upcoming().empty()) {
-    return MakeWithLookahead(request, policy);
+    return MakeWithLookahead(request, policy, plan);
   }
-  return MakeValidated(request, policy);
+  return MakeValidated(request, policy, plan);
+}
+
+absl::StatusOr<v1::Plan> MakePlan(const v1::PlanRequest& request) {
+  v1::Plan plan;
+  if (absl::Status made = MakePlan(request, plan); !made.ok()) return made;
+  return plan;
 }
 
 absl::StatusOr<v1::Plan> MakeFallbackPlan(const v1::PlanRequest& request) {
@@ -82,10 +88,12 @@ absl::StatusOr<v1::Plan> MakeFallbackPlan(const v1::PlanRequest& request) {
     copy.set_supervised_tokens(s.supervised_tokens());
   }
   if (absl::Status status = ValidateRequest(known); !status.ok()) return status;
-  absl::StatusOr<v1::Plan> plan = MakeValidated(known, *FindPolicy("length"));
-  if (!plan.ok()) return plan.status();
-  plan->set_fallback(v1::FALLBACK_REASON_NO_PLAN);
-  plan->set_fallback_detail("made without a coordinator's plan, from token counts alone");
+  v1::Plan plan;
+  if (absl::Status made = MakeValidated(known, *FindPolicy("length"), plan); !made.ok()) {
+    return made;
+  }
+  plan.set_fallback(v1::FALLBACK_REASON_NO_PLAN);
+  plan.set_fallback_detail("made without a coordinator's plan, from token counts alone");
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/planner/validation.h"
 #include "sparsebalance/v1/plan.pb.h"
@@ -23,6 +24,10 @@ namespace sparsebalance::planner {
 //   INVALID_ARGUMENT (SequenceRejected)   a sequence fits no micro-batch
 //   FAILED_PRECONDITION (InfeasiblePlan)  the cap contradicts a fixed number of micro-batches
 absl::StatusOr<v1::Plan> MakePlan(const v1::PlanRequest& request);
+
+// The same into `plan`, which may lie on an arena: a large plan is then made, and freed, faster.
+// After an error `plan` is unspecified.
+absl::Status MakePlan(const v1::PlanRequest& request, v1::Plan& plan);
 
 // What workers train by when they have no plan: the policy `length` from settings, step and
 // sequences alone. Coverage, latency and rank factors of the request are ignored, so that all

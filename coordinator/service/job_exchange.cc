@@ -285,10 +285,10 @@ void Job::MakePlan(uint64_t step, uint64_t serial) {
   const auto planned = std::make_shared<PlannedStep>();
   planned->step = step;
   planned->batch_digest = batch->digest();
-  planned->request = knowledge_.MakeRequest(*batch);
-  absl::StatusOr<v1::Plan> plan = planner::MakePlan(planned->request);
-  if (!plan.ok()) {
-    const absl::Status status = WithJob(plan.status(), id_, step);
+  knowledge_.FillRequest(*batch, planned->request);
+  const absl::Status made = planner::MakePlan(planned->request, planned->plan);
+  if (!made.ok()) {
+    const absl::Status status = WithJob(made, id_, step);
     spdlog::warn("job {}: step {} cannot be planned: {}", id_.ToString(), step,
                  std::string(status.message()));
     env_.events->PlanFailed();
@@ -297,7 +297,6 @@ void Job::MakePlan(uint64_t step, uint64_t serial) {
     TellWaiters(barrier_.Fail(step, serial, status), status, after);
     return;
   }
-  planned->plan = *std::move(plan);
   planned->plan_digest = planner::Digest(planned->plan);
   env_.events->PlanMade(planned->plan.policy(), env_.scheduler->Now() - begin);
 
@@ -327,11 +326,13 @@ void Job::MakePlan(uint64_t step, uint64_t serial) {
 void Job::RememberLengthImbalance(const PlannedStep& planned) {
   double imbalance = planned.plan.rank_imbalance();
   if (planned.plan.policy() != "length") {
-    v1::PlanRequest request = planned.request;
+    google::protobuf::Arena arena;
+    auto& request = *google::protobuf::Arena::CreateMessage<v1::PlanRequest>(&arena);
+    auto& plan = *google::protobuf::Arena::CreateMessage<v1::Plan>(&arena);
+    request = planned.request;
     request.mutable_settings()->set_policy("length");
-    const absl::StatusOr<v1::Plan> plan = planner::MakePlan(request);
-    if (!plan.ok()) return;
-    imbalance = plan->rank_imbalance();
+    if (!planner::MakePlan(request, plan).ok()) return;
+    imbalance = plan.rank_imbalance();
   }
   absl::MutexLock lock(&mutex_);
   plans_.SetLengthImbalance(planned.generation, planned.step, imbalance);

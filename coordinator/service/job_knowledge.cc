@@ -78,8 +78,7 @@ void JobKnowledge::AddSequences(
   }
 }
 
-v1::PlanRequest JobKnowledge::MakeRequest(const v1::GlobalBatch& batch) const {
-  v1::PlanRequest request;
+void JobKnowledge::FillRequest(const v1::GlobalBatch& batch, v1::PlanRequest& request) const {
   *request.mutable_settings() = spec_.plan();
   request.set_step(batch.step());
   request.mutable_sequences()->Reserve(batch.sequences_size());
@@ -97,7 +96,6 @@ v1::PlanRequest JobKnowledge::MakeRequest(const v1::GlobalBatch& batch) const {
     upcoming->set_step(following.step());
     AddSequences(following.sequences(), *upcoming->mutable_sequences());
   }
-  return request;
 }
 
 absl::StatusOr<v1::PutCoverageResponse> JobKnowledge::PutCoverage(

@@ -38,7 +38,8 @@ class JobKnowledge {
   // passed over with a line in the log.
   void Observe(absl::Span<const v1::RankTelemetry* const> reports) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  v1::PlanRequest MakeRequest(const v1::GlobalBatch& batch) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void FillRequest(const v1::GlobalBatch& batch, v1::PlanRequest& request) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Knowledge that is here already wins. INVALID_ARGUMENT where a curve does not fit its sequence;
   // entries before it have been taken.

@@ -8,17 +8,20 @@
 #include <optional>
 #include <vector>
 
+#include "google/protobuf/arena.h"
 #include "sparsebalance/v1/plan.pb.h"
 
 namespace sparsebalance {
 
+// Its messages live and die together, on an arena: a plan may have a hundred thousand slices.
 struct PlannedStep {
+  google::protobuf::Arena arena;
   uint64_t generation = 0;
   uint64_t step = 0;
   uint64_t batch_digest = 0;
   uint64_t plan_digest = 0;
-  v1::PlanRequest request;
-  v1::Plan plan;
+  v1::PlanRequest& request = *google::protobuf::Arena::CreateMessage<v1::PlanRequest>(&arena);
+  v1::Plan& plan = *google::protobuf::Arena::CreateMessage<v1::Plan>(&arena);
 };
 
 // Not thread-safe: the job's mutex guards it. Entries never change, so they may be read outside.

@@ -20,6 +20,11 @@ bool Below(const Corner& left, const Corner& middle, const Corner& right) {
 }  // namespace
 
 Envelopes::Envelopes(const Problem& problem, Kind kind) {
+  if (problem.fixed_budgets()) {
+    begin_.assign(problem.num_sequences() + 1, 0);
+    lowest_coverage_sum_ = highest_coverage_sum_ = problem.base_coverage_sum();
+    return;
+  }
   std::vector<Corner> hull;
   begin_.reserve(problem.num_sequences() + 1);
   for (int i = 0; i < problem.num_sequences(); ++i) {

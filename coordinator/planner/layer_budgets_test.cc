@@ -196,9 +196,9 @@ TEST(LayerPlans, KeepEveryConstraintAndTheBoundHoldsForThem) {
         for (const v1::Slice& slice : mb.slices()) {
           if (slice.layer_budget_blocks().empty()) continue;
           ++dealt;
-          const auto q =
-              std::find_if(request.sequences().begin(), request.sequences().end(),
-                           [&](const v1::Sequence& q) { return q.id() == slice.sequence_id(); });
+          const auto q = std::find_if(
+              request.sequences().begin(), request.sequences().end(),
+              [&](const v1::Sequence& one) { return one.id() == slice.sequence_id(); });
           const auto blocks = static_cast<uint32_t>(BlocksOf(q->tokens(), s.block_tokens()));
           ASSERT_EQ(slice.layer_budget_blocks_size(), q->layer_coverage_size());
           for (int l = 0; l < q->layer_coverage_size(); ++l) {

@@ -56,6 +56,7 @@ class Problem::SequenceReader {
     keep_ = kFullCoverage - ToCoverage(settings.coverage_guard());
     fixed_ = settings.coverage_floor().kind_case() == v1::CoverageFloor::kMode &&
              settings.coverage_floor().mode() == v1::COVERAGE_FLOOR_MODE_FIXED;
+    problem_.fixed_budgets_ = fixed_;
     const std::string& policy = settings.policy();
     deals_layers_ =
         settings.layer_budgets() && !fixed_ && (policy.empty() || policy == "sparsebalance");
@@ -239,13 +240,6 @@ std::vector<int32_t> Problem::BaseBudgets() const {
   std::vector<int32_t> budgets(sequences_.size());
   for (size_t i = 0; i < budgets.size(); ++i) budgets[i] = sequences_[i].base;
   return budgets;
-}
-
-int64_t Problem::Coverage(int i, int32_t budget) const {
-  const ProblemSequence& s = sequences_[i];
-  if (budget >= s.blocks) return kFullCoverage;
-  if (budget == s.base && s.layers < 0) return s.base_coverage;
-  return Interpolate(Curve(i), budget);
 }
 
 }  // namespace sparsebalance::planner

@@ -61,7 +61,12 @@ class Problem {
     const ProblemSequence& s = sequences_[i];
     return predictor_.TimeNs(s.fixed_time, s.blocks, budget);
   }
-  int64_t Coverage(int i, int32_t budget) const;  // 1e-9
+  int64_t Coverage(int i, int32_t budget) const {  // 1e-9
+    const ProblemSequence& s = sequences_[i];
+    if (budget >= s.blocks) return kFullCoverage;
+    if (budget == s.base && s.layers < 0) return s.base_coverage;
+    return Interpolate(Curve(i), budget);
+  }
   absl::Span<const CurvePoint> Curve(int i) const {
     return absl::MakeConstSpan(curve_points_)
         .subspan(sequences_[i].curve_begin, sequences_[i].curve_end - sequences_[i].curve_begin);
@@ -91,6 +96,8 @@ class Problem {
   v1::SearchEffort search_effort() const { return search_effort_; }
   // Least sum of coverage over all sequences that a plan must keep; 0 where only the guard counts.
   int64_t floor_sum() const { return floor_sum_; }
+  // Every budget is its base: no other is allowed.
+  bool fixed_budgets() const { return fixed_budgets_; }
   uint64_t max_deferred_steps() const { return max_deferred_steps_; }
   int64_t base_coverage_sum() const { return base_coverage_sum_; }
 
@@ -116,6 +123,7 @@ class Problem {
   int64_t zero_weight_ns_ = 0;
   int64_t floor_sum_ = 0;
   int64_t base_coverage_sum_ = 0;
+  bool fixed_budgets_ = false;
   uint64_t max_deferred_steps_ = 0;
 };
 

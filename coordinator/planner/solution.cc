@@ -35,6 +35,7 @@ int64_t Evaluator::StepNs(const Batching& batching, const std::vector<int32_t>& 
 }
 
 int64_t CoverageSum(const Problem& problem, const std::vector<int32_t>& budgets) {
+  if (problem.fixed_budgets()) return problem.base_coverage_sum();
   int64_t sum = 0;
   for (int i = 0; i < problem.num_sequences(); ++i) sum += problem.Coverage(i, budgets[i]);
   return sum;

@@ -15,6 +15,7 @@
 #include "coordinator/service/job.h"
 #include "coordinator/service/rank_names.h"
 #include "coordinator/service/request_validation.h"
+#include "google/protobuf/arena.h"
 #include "sparsebalance/v1/errors.pb.h"
 
 namespace sparsebalance {

@@ -17,6 +17,7 @@
 #include "worker/train/exit_codes.h"
 #include "worker/train/worker_flags.h"
 #include "worker/train/worker_node.h"
+#include "worker/verbs/verbs.h"
 
 namespace sparsebalance {
 namespace {
@@ -87,10 +88,14 @@ class Progress {
 };
 
 int Main(int argc, char** argv) {
+  if (const Verb* verb = argc > 1 ? FindVerb(argv[1]) : nullptr; verb != nullptr) {
+    return verb->run(argc - 1, argv + 1);
+  }
   CLI::App app("Trains a model with block-sparse attention as a member of a SparseBalance job.",
                "sparsebalance-worker");
   WorkerFlags flags;
   AddWorkerFlags(app, flags);
+  app.footer(VerbsHelp());
   app.set_version_flag("--version", std::string(SPARSEBALANCE_VERSION));
   try {
     app.parse(argc, argv);

@@ -1,0 +1,29 @@
+#include "worker/verbs/verbs.h"
+
+#include <vector>
+
+#include "absl/strings/str_format.h"
+
+namespace sparsebalance {
+
+absl::Span<const Verb> Verbs() {
+  static const auto* const verbs = new std::vector<Verb>{};
+  return *verbs;
+}
+
+const Verb* FindVerb(std::string_view name) {
+  for (const Verb& verb : Verbs()) {
+    if (verb.name == name) return &verb;
+  }
+  return nullptr;
+}
+
+std::string VerbsHelp() {
+  std::string out = "Verbs beside training (each has a --help):\n";
+  for (const Verb& verb : Verbs()) {
+    absl::StrAppendFormat(&out, "  %-28s%s\n", verb.name, verb.help);
+  }
+  return out;
+}
+
+}  // namespace sparsebalance

@@ -141,13 +141,21 @@ class Backend {
   absl::Status CopyDeviceToDevice(ConstDeviceBuffer from, DeviceBuffer to);
   virtual absl::Status Fill(DeviceBuffer buffer, float value) = 0;
   virtual absl::Status FillZero(DeviceSpan<double> buffer) = 0;
+  // What an allocation of so many bytes takes.
+  virtual int64_t AllocatedBytes(int64_t bytes) const = 0;
+  // Temporary memory that an op holds while it runs, in bytes, but for what does not grow with
+  // tokens.
+  virtual int64_t AttentionForwardScratch(const AttentionShape& shape,
+                                          const PackedBlocks& blocks) const = 0;
+  virtual int64_t AttentionBackwardScratch(const AttentionShape& shape,
+                                           const PackedBlocks& blocks) const = 0;
+  virtual int64_t MatmulScratch(const MatmulShape& shape) const = 0;
   // The address of a buffer that the host can read and write in place, for communicators that work
   // on host memory; valid while the buffer lives. UNIMPLEMENTED where the host cannot reach it:
   // then copy. Synchronize first.
   virtual absl::StatusOr<float*> MapHost(DeviceBuffer buffer) = 0;
 
-  // --- order and time
-  // -----------------------------------------------------------------------------
+  // --- order and time ---------------------------------------------------------------------------
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   // Later calls go to `stream`, or to the default one where it is null.
   virtual absl::Status SetStream(Stream* stream) = 0;
@@ -156,9 +164,8 @@ class Backend {
   virtual absl::StatusOr<EventInterval> Elapsed(const Event& from, const Event& to) = 0;
   virtual absl::Status Synchronize() = 0;
 
-  // --- dense ops
-  // ---------------------------------------------------------------------------------- out[t] =
-  // table[ids[t]]; table [rows, columns]. Ids outside the table are INVALID_ARGUMENT.
+  // --- dense ops --------------------------------------------------------------------------------
+  // out[t] = table[ids[t]]; table [rows, columns]. Ids outside the table are INVALID_ARGUMENT.
   virtual absl::Status EmbeddingForward(int64_t columns, DeviceSpan<const int32_t> ids,
                                         ConstDeviceBuffer table, DeviceBuffer out) = 0;
   // table_grad[ids[t]] += out_grad[t], in the order of t.
@@ -209,16 +216,15 @@ class Backend {
                                     DeviceSpan<const int32_t> targets, ConstDeviceBuffer weights,
                                     DeviceBuffer logits_grad, DeviceSpan<double> loss_sum) = 0;
 
-  // --- optimizer
-  // ---------------------------------------------------------------------------------- Decoupled
-  // weight decay (Loshchilov and Hutter): value -= lr * (m^ / (sqrt(v^) + eps) + wd * value).
+  // --- optimizer --------------------------------------------------------------------------------
+  // Decoupled weight decay (Loshchilov and Hutter): value -= lr * (m^ / (sqrt(v^) + eps) + wd *
+  // value).
   virtual absl::Status AdamW(const AdamWArgs& args, ConstDeviceBuffer grad, DeviceBuffer value,
                              DeviceBuffer m, DeviceBuffer v) = 0;
   // out[0] += sum of x^2, in double and a fixed order.
   virtual absl::Status AddSquaredNorm(ConstDeviceBuffer x, DeviceSpan<double> out) = 0;
 
-  // --- block-sparse attention (MoBA)
-  // ----------------------------------------------------------------
+  // --- block-sparse attention (MoBA) ------------------------------------------------------------
   virtual absl::StatusOr<std::unique_ptr<AttentionLayout>> CreateLayout(PackedBlocks blocks) = 0;
   // means [num_kv_heads, blocks, head_dim]: the mean key of each block.
   virtual absl::Status BlockMeans(const AttentionShape& shape, const AttentionLayout& layout,
@@ -269,8 +275,7 @@ class Backend {
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
                                                        const BackendOptions& options = {});
 
-// --- templates
-// ------------------------------------------------------------------------------------
+// --- templates ----------------------------------------------------------------------------------
 
 template <typename T>
 absl::StatusOr<DeviceArray<T>> Backend::Allocate(int64_t count) {

@@ -34,6 +34,10 @@ struct AttentionBackwardArgs {
   float* v_grad;
 };
 
+// Bytes of temporary memory that the two below take, but for a part that depends on threads alone.
+int64_t AttentionForwardScratch(const AttentionShape& shape, const PackedBlocks& blocks);
+int64_t AttentionBackwardScratch(const AttentionShape& shape, const PackedBlocks& blocks);
+
 // Temporary memory comes from `backend`: RESOURCE_EXHAUSTED where it has none left.
 absl::Status AttentionForward(Backend* backend, int threads, const AttentionShape& shape,
                               const PackedBlocks& blocks, const ListView& lists,

@@ -6,6 +6,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/memory_pool.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_product.h"
@@ -234,6 +235,19 @@ void Deltas(int threads, const AttentionShape& shape, int64_t tokens,
 }
 
 }  // namespace
+
+int64_t AttentionBackwardScratch(const AttentionShape& shape, const PackedBlocks& blocks) {
+  const PackedOperand transposed(PackedOperand::Kind::kTransposed, shape, blocks);
+  const PackedOperand rows(PackedOperand::Kind::kRows, shape, blocks);
+  int64_t partial_rows = 0;
+  MakeGroups(shape, blocks, &partial_rows);
+  const auto taken = [](int64_t floats) {
+    return MemoryPool::TakenBytes(floats * static_cast<int64_t>(sizeof(float)));
+  };
+  return 2 * taken(transposed.size()) + taken(rows.size()) +
+         taken(shape.num_heads * blocks.tokens()) +
+         taken(partial_rows * shape.num_heads * shape.head_dim);
+}
 
 absl::Status AttentionBackward(Backend* backend, int threads, const AttentionShape& shape,
                                const PackedBlocks& blocks, const ListView& lists,

@@ -6,6 +6,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/memory_pool.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_product.h"
@@ -171,6 +172,14 @@ class ForwardPass {
 };
 
 }  // namespace
+
+int64_t AttentionForwardScratch(const AttentionShape& shape, const PackedBlocks& blocks) {
+  const PackedOperand keys(PackedOperand::Kind::kTransposed, shape, blocks);
+  const PackedOperand values(PackedOperand::Kind::kRows, shape, blocks);
+  constexpr int64_t kFloat = sizeof(float);
+  return MemoryPool::TakenBytes(keys.size() * kFloat) +
+         MemoryPool::TakenBytes(values.size() * kFloat);
+}
 
 absl::Status AttentionForward(Backend* backend, int threads, const AttentionShape& shape,
                               const PackedBlocks& blocks, const ListView& lists,

@@ -86,6 +86,12 @@ class CpuBackend final : public Backend {
                                  ConstDeviceBuffer v, ConstDeviceBuffer out, ConstDeviceBuffer lse,
                                  ConstDeviceBuffer out_grad, DeviceBuffer q_grad,
                                  DeviceBuffer k_grad, DeviceBuffer v_grad) override;
+  int64_t AllocatedBytes(int64_t bytes) const override { return MemoryPool::TakenBytes(bytes); }
+  int64_t AttentionForwardScratch(const AttentionShape& shape,
+                                  const PackedBlocks& blocks) const override;
+  int64_t AttentionBackwardScratch(const AttentionShape& shape,
+                                   const PackedBlocks& blocks) const override;
+  int64_t MatmulScratch(const MatmulShape& shape) const override;
 
  protected:
   absl::StatusOr<void*> AllocateBytes(int64_t bytes) override;

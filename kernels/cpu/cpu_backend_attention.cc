@@ -174,4 +174,14 @@ absl::Status CpuBackend::AttentionBackward(const AttentionShape& shape,
        DeviceAccess::Data(k_grad), DeviceAccess::Data(v_grad)});
 }
 
+int64_t CpuBackend::AttentionForwardScratch(const AttentionShape& shape,
+                                            const PackedBlocks& blocks) const {
+  return cpu::AttentionForwardScratch(shape, blocks);
+}
+
+int64_t CpuBackend::AttentionBackwardScratch(const AttentionShape& shape,
+                                             const PackedBlocks& blocks) const {
+  return cpu::AttentionBackwardScratch(shape, blocks);
+}
+
 }  // namespace sparsebalance::kernels::cpu

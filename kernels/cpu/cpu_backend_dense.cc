@@ -59,8 +59,8 @@ absl::Status CpuBackend::Matmul(const MatmulShape& shape, ConstDeviceBuffer a, C
                                            {"b", b.size(), shape.k * shape.n},
                                            {"bias", bias.size(), bias.empty() ? 0 : shape.n},
                                            {"c", c.size(), shape.m * shape.n}}));
-  const int64_t partials = (MatmulEngine::DepthPieces(shape) - 1) * shape.m * shape.n;
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> scratch, Allocate<float>(partials));
+  SB_ASSIGN_OR_RETURN(DeviceArray<float> scratch,
+                      Allocate<float>(MatmulScratch(shape) / static_cast<int64_t>(sizeof(float))));
   return matmul_.Run(shape, DeviceAccess::Data(a), DeviceAccess::Data(b),
                      bias.empty() ? nullptr : DeviceAccess::Data(bias), DeviceAccess::Data(c),
                      DeviceAccess::Data(scratch.span()));
@@ -219,6 +219,11 @@ absl::Status CpuBackend::AddSquaredNorm(ConstDeviceBuffer x, DeviceSpan<double> 
   *DeviceAccess::Data(out) +=
       SquaredNorm(threads_, x.size(), DeviceAccess::Data(x), DeviceAccess::Data(scratch.span()));
   return absl::OkStatus();
+}
+
+int64_t CpuBackend::MatmulScratch(const MatmulShape& shape) const {
+  return (MatmulEngine::DepthPieces(shape) - 1) * shape.m * shape.n *
+         static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace sparsebalance::kernels::cpu

@@ -12,12 +12,6 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kHugePage = int64_t{1} << 21;
 
-// Whole huge pages where the size is worth one: a fault then brings 2 MiB instead of 4 KiB.
-int64_t RoundedSize(int64_t bytes) {
-  const int64_t unit = bytes >= kHugePage ? kHugePage : kAlignment;
-  return std::max(unit, (bytes + unit - 1) / unit * unit);
-}
-
 // More than any host has in one piece. Some allocators end the process instead of refusing.
 constexpr int64_t kLargest = int64_t{1} << 40;
 
@@ -36,8 +30,14 @@ void* FromSystem(int64_t size) {
 
 MemoryPool::~MemoryPool() { ReleaseCache(); }
 
+// Whole huge pages where the size is worth one: a fault then brings 2 MiB instead of 4 KiB.
+int64_t MemoryPool::TakenBytes(int64_t bytes) {
+  const int64_t unit = bytes >= kHugePage ? kHugePage : kAlignment;
+  return std::max(unit, (bytes + unit - 1) / unit * unit);
+}
+
 void* MemoryPool::Allocate(int64_t bytes) {
-  int64_t size = RoundedSize(bytes);
+  int64_t size = TakenBytes(bytes);
   void* data = nullptr;
   // Micro-batches differ in length: a larger piece serves as well, within bounds.
   if (const auto it = cache_.lower_bound(size); it != cache_.end() && it->first <= size * 3 / 2) {

@@ -21,6 +21,9 @@ class MemoryPool {
   void* Allocate(int64_t bytes);
   void Free(void* data);
 
+  // What Allocate(bytes) takes where it finds nothing to reuse.
+  static int64_t TakenBytes(int64_t bytes);
+
   const MemoryStats& stats() const { return stats_; }
   void ResetPeak() { stats_.peak_bytes = stats_.live_bytes; }
   int64_t cached_bytes() const { return cached_bytes_; }

@@ -20,6 +20,8 @@ struct ModelConfig {
   int block_tokens = 64;            // of the block-sparse attention
   // Coverage is measured on the last token of each sequence and every so many before it.
   int coverage_sample_stride = 8;
+  // Forward keeps each layer's input and its selection of blocks; backward computes the rest again.
+  bool activation_checkpointing = false;
 
   int HeadDim() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
 

@@ -76,7 +76,7 @@ absl::Status Route(const PassContext& context, const LayerShape& shape, ConstDev
   routing->realized_budgets.clear();
   for (int64_t s = 0; s < blocks.sequences(); ++s) {
     routing->realized_budgets.push_back(
-        RealizedBudget(blocks.SequenceBlocks(s), routing->coverage[s], context.budgets[s],
+        RealizedBudget(blocks.SequenceBlocks(s), routing->coverage[s], routing->planned_budgets[s],
                        context.base_budgets[s], context.coverage_guard));
   }
   SB_ASSIGN_OR_RETURN(*lists, backend->SelectBlocks(shape.attention, context.layout, qkv,
@@ -106,7 +106,9 @@ absl::Status LayerForward(const PassContext& context, const LayerWeights& weight
   SB_RETURN_IF_ERROR(Project(backend, tokens, shape.hidden, shape.qkv_width, saved->norm1.span(),
                              weights.qkv, weights.qkv_bias, false, qkv));
   SB_RETURN_IF_ERROR(backend->Rope(shape.rope, context.rope_table, false, qkv));
-  SB_RETURN_IF_ERROR(Route(context, shape, qkv, &saved->lists, routing));
+  if (routing != nullptr) {
+    SB_RETURN_IF_ERROR(Route(context, shape, qkv, &saved->lists, routing));
+  }
 
   SB_RETURN_IF_ERROR(allocate(shape.q_width, &saved->attention));
   SB_RETURN_IF_ERROR(allocate(context.config.num_heads, &saved->lse));
@@ -130,6 +132,7 @@ absl::Status LayerForward(const PassContext& context, const LayerWeights& weight
   SB_RETURN_IF_ERROR(allocate(shape.ffn, &saved->activated));
   SB_RETURN_IF_ERROR(
       backend->SwiGluForward(tokens, shape.ffn, saved->gate_up.span(), saved->activated.span()));
+  if (out.empty()) return absl::OkStatus();
   SB_RETURN_IF_ERROR(backend->CopyDeviceToDevice(saved->middle.span(), out));
   return Project(backend, tokens, shape.ffn, shape.hidden, saved->activated.span(), weights.down,
                  {}, true, out);
@@ -137,7 +140,7 @@ absl::Status LayerForward(const PassContext& context, const LayerWeights& weight
 
 absl::Status LayerBackward(const PassContext& context, const LayerWeights& weights,
                            const LayerWeights& weight_grads, ConstDeviceBuffer x,
-                           const LayerActivations& saved, DeviceBuffer grad) {
+                           LayerActivations saved, DeviceBuffer grad) {
   kernels::Backend* backend = context.backend;
   const LayerShape shape(context);
   const int64_t tokens = shape.tokens;
@@ -160,6 +163,10 @@ absl::Status LayerBackward(const PassContext& context, const LayerWeights& weigh
     SB_RETURN_IF_ERROR(backend->RmsNormBackward(
         shape.norm, saved.middle.span(), weights.post_attention_norm, saved.inverse_rms2.span(),
         norm_grad.span(), grad, weight_grads.post_attention_norm));
+    for (DeviceArray<float>* used :
+         {&saved.activated, &saved.gate_up, &saved.norm2, &saved.inverse_rms2, &saved.middle}) {
+      *used = {};
+    }
   }
   SB_ASSIGN_OR_RETURN(DeviceArray<float> attention_grad,
                       backend->Allocate<float>(tokens * shape.q_width));

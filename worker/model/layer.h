@@ -17,7 +17,6 @@ struct PassContext {
   kernels::Backend* backend;
   const kernels::AttentionLayout& layout;
   ConstDeviceBuffer rope_table;  // [tokens, head_dim]
-  const std::vector<int32_t>& budgets;
   const std::vector<int32_t>& base_budgets;
   double coverage_guard;
 
@@ -36,21 +35,24 @@ struct LayerActivations {
   kernels::DeviceArray<float> gate_up, activated;  // [tokens, 2 * ffn], [tokens, ffn]
 };
 
-// What the attention of a layer did, for reports: one entry a sequence.
+// What the attention of a layer is to do and, for reports, did: one entry a sequence.
 struct LayerRouting {
+  std::vector<int32_t> planned_budgets;
   std::vector<std::vector<double>> coverage;  // at CoverageGrid
   std::vector<int32_t> realized_budgets;
 };
 
-// out [tokens, hidden] = the layer on x.
+// out [tokens, hidden] = the layer on x. Where `routing` is null, saved->lists are those to use,
+// and with an empty `out` only `saved` is filled: what backward needs of a layer that was
+// forgotten.
 absl::Status LayerForward(const PassContext& context, const LayerWeights& weights,
                           ConstDeviceBuffer x, DeviceBuffer out, LayerActivations* saved,
                           LayerRouting* routing);
 
 // grad [tokens, hidden]: in, the gradient of the layer's output; out, that of its input x.
-// Adds to the weights' gradients.
+// Adds to the weights' gradients. Frees activations as soon as they are used up.
 absl::Status LayerBackward(const PassContext& context, const LayerWeights& weights,
                            const LayerWeights& weight_grads, ConstDeviceBuffer x,
-                           const LayerActivations& saved, DeviceBuffer grad);
+                           LayerActivations saved, DeviceBuffer grad);
 
 }  // namespace sparsebalance::model

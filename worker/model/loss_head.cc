@@ -21,6 +21,10 @@ void AddInterval(const kernels::EventInterval& from, kernels::EventInterval* to)
 
 }  // namespace
 
+int64_t LossHeadRows(const ModelConfig& config, int64_t tokens) {
+  return std::clamp<int64_t>(kMaxLogits / config.vocab_size, 1, tokens);
+}
+
 absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
                          const ModelWeights& weights, const ModelWeights& weight_grads,
                          const LossHeadInput& input, DeviceBuffer x_grad,
@@ -28,7 +32,7 @@ absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
   const int64_t hidden = config.hidden_size;
   const int64_t vocabulary = config.vocab_size;
   const int64_t tokens = input.tokens;
-  const int64_t piece = std::clamp<int64_t>(kMaxLogits / vocabulary, 1, tokens);
+  const int64_t piece = LossHeadRows(config, tokens);
   const kernels::NormShape norm_shape{tokens, hidden, config.rms_norm_eps};
   const bool backward = !x_grad.empty();
 

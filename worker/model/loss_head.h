@@ -22,6 +22,9 @@ struct LossHeadTimes {
   kernels::EventInterval forward, backward;
 };
 
+// Rows whose logits exist at a time.
+int64_t LossHeadRows(const ModelConfig& config, int64_t tokens);
+
 // Adds the loss to loss_sum[0]. Where x_grad [tokens, hidden] is not empty, writes the gradient of
 // x to it and adds to the gradients of the final norm and the output matrix. Logits exist only for
 // a few rows at a time, so each piece of rows goes forward and backward before the next.

@@ -47,6 +47,20 @@ absl::Status MicroBatch::Validate(const ModelConfig& config) const {
                        base_budgets[s], "; both count the own block and must be at least 1"));
     }
   }
+  if (!layer_budgets.empty()) {
+    const auto layers = static_cast<size_t>(config.num_layers);
+    if (absl::Status s = CheckCount("layer_budgets", layer_budgets.size(), sequences * layers,
+                                    "sequence and layer");
+        !s.ok()) {
+      return s;
+    }
+    for (size_t i = 0; i < layer_budgets.size(); ++i) {
+      if (layer_budgets[i] >= 1) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("micro-batch: sequence ", i / layers, " has budget ", layer_budgets[i],
+                       " in layer ", i % layers, ", must be at least 1: the own block"));
+    }
+  }
   for (size_t t = 0; t < tokens.size(); ++t) {
     if (absl::Status s = CheckIds("tokens", t, tokens[t], config.vocab_size); !s.ok()) return s;
     if (!std::isfinite(loss_weights[t]) || loss_weights[t] < 0) {
@@ -58,6 +72,14 @@ absl::Status MicroBatch::Validate(const ModelConfig& config) const {
     if (absl::Status s = CheckIds("targets", t, targets[t], config.vocab_size); !s.ok()) return s;
   }
   return absl::OkStatus();
+}
+
+std::vector<int32_t> MicroBatch::LayerBudgets(size_t layer, size_t layers) const {
+  if (layer_budgets.empty()) return budgets;
+  std::vector<int32_t> out;
+  out.reserve(budgets.size());
+  for (size_t s = 0; s < budgets.size(); ++s) out.push_back(layer_budgets[s * layers + layer]);
+  return out;
 }
 
 }  // namespace sparsebalance::model

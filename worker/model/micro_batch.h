@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,15 +13,20 @@ namespace sparsebalance::model {
 // other and never attend to each other. A micro-batch without sequences is run on a dummy of one
 // token and weight 0.
 struct MicroBatch {
-  std::vector<int32_t> tokens;        // [T], in [0, vocab_size)
-  std::vector<int32_t> targets;       // [T], the next token; any value where the weight is 0
-  std::vector<float> loss_weights;    // [T], 1 where supervised, else 0
-  std::vector<int64_t> cu_seqlens;    // [S + 1], from 0 to T, every sequence of at least 1 token
-  std::vector<int32_t> budgets;       // [S], planned blocks per query, >= 1; all blocks = dense
+  std::vector<int32_t> tokens;      // [T], in [0, vocab_size)
+  std::vector<int32_t> targets;     // [T], the next token; any value where the weight is 0
+  std::vector<float> loss_weights;  // [T], 1 where supervised, else 0
+  std::vector<int64_t> cu_seqlens;  // [S + 1], from 0 to T, every sequence of at least 1 token
+  std::vector<int32_t> budgets;     // [S], planned blocks per query, >= 1; all blocks = dense
+  // [S, layers] where the plan deals budgets over layers, else empty: then `budgets` hold in each.
+  std::vector<int32_t> layer_budgets;
   std::vector<int32_t> base_budgets;  // [S], what the coverage guard compares with, >= 1
 
   // INVALID_ARGUMENT that names the field, and the position where there is one.
   absl::Status Validate(const ModelConfig& config) const;
+
+  // Planned budgets of one layer, [S].
+  std::vector<int32_t> LayerBudgets(size_t layer, size_t layers) const;
 };
 
 struct SequenceReport {

@@ -126,6 +126,8 @@ absl::Status Initialize(const Slot& slot, double range, uint64_t seed, kernels::
 
 }  // namespace
 
+int64_t ParameterArenaSize(const ModelConfig& config) { return LayOut(config).size(); }
+
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const ModelConfig& config,
                                                                        kernels::Backend* backend,
                                                                        uint64_t seed) {

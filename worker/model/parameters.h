@@ -40,6 +40,9 @@ struct ModelWeights {
   DeviceBuffer output;  // [vocabulary, hidden]; the embedding where tied
 };
 
+// Elements of one arena: parameters and the gaps between them.
+int64_t ParameterArenaSize(const ModelConfig& config);
+
 // All values in one arena and all gradients in another of the same layout, so that gradients can be
 // reduced in buckets that do not care for parameters. Gaps between parameters hold zeros.
 class ParameterStore {

@@ -111,8 +111,8 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   SB_ASSIGN_OR_RETURN(DeviceArray<double> loss_sum, backend_->Allocate<double>(1));
   SB_RETURN_IF_ERROR(backend_->FillZero(loss_sum.span()));
   const PassContext context{
-      config_,       backend_,           *device.layout, device.rope_table.span(),
-      batch.budgets, batch.base_budgets, coverage_guard};
+      config_,       backend_, *device.layout, device.rope_table.span(), batch.base_budgets,
+      coverage_guard};
 
   const size_t layers = weights.layers.size();
   std::vector<DeviceArray<float>> inputs(layers + 1);  // of each layer; then the last one's output
@@ -123,11 +123,14 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
       backend_->EmbeddingForward(width, device.tokens.span(), weights.embedding, inputs[0].span()));
   for (size_t l = 0; l < layers; ++l) {
     SB_ASSIGN_OR_RETURN(inputs[l + 1], backend_->Allocate<float>(tokens * width));
+    routing[l].planned_budgets = batch.LayerBudgets(l, layers);
     SB_RETURN_IF_ERROR(LayerForward(context, weights.layers[l], inputs[l].span(),
                                     inputs[l + 1].span(), &saved[l], &routing[l]));
     if (!backward) {
       inputs[l] = {};
       saved[l] = {};
+    } else if (config_.activation_checkpointing) {
+      saved[l] = LayerActivations{.lists = std::move(saved[l].lists)};
     }
   }
   SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> layers_done, backend_->RecordEvent());
@@ -146,10 +149,13 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
 
   if (backward) {
     for (size_t l = layers; l-- > 0;) {
+      if (config_.activation_checkpointing) {
+        SB_RETURN_IF_ERROR(LayerForward(context, weights.layers[l], inputs[l].span(), {}, &saved[l],
+                                        /*routing=*/nullptr));
+      }
       SB_RETURN_IF_ERROR(LayerBackward(context, weights.layers[l], weight_grads.layers[l],
-                                       inputs[l].span(), saved[l], grad.span()));
+                                       inputs[l].span(), std::move(saved[l]), grad.span()));
       inputs[l] = {};
-      saved[l] = {};
     }
     SB_RETURN_IF_ERROR(backend_->EmbeddingBackward(width, device.tokens.span(), grad.span(),
                                                    weight_grads.embedding));

@@ -16,6 +16,7 @@ namespace sparsebalance::model {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr double kGuardOff = 1.0;  // coverage may fall to nothing
@@ -227,6 +228,59 @@ TEST(TransformerTest, TheGuardRaisesBudgetsByLayerAndReportsThem) {
   EXPECT_NE(free->loss_sum, strict->loss_sum);
 }
 
+TEST(TransformerTest, CheckpointedActivationsGiveTheSameBitsInLessMemory) {
+  for (const int32_t budget : {1, 3, 100}) {
+    ModelConfig config = TinyConfig();
+    config.num_layers = 4;
+    const MicroBatch batch = RandomBatch(config, {61, 9, 30}, budget);
+    TestModel keeps = MakeModel(config);
+    config.activation_checkpointing = true;
+    TestModel forgets = MakeModel(config);
+    for (TestModel* m : {&keeps, &forgets}) {
+      SB_ASSERT_OK(m->model->ZeroGrads());
+      m->backend->ResetPeakMemory();
+      SB_ASSERT_OK(m->model->ForwardBackward(batch, 0.01, 0.1).status());
+    }
+    EXPECT_EQ(keeps.Host(keeps.model->grads()), forgets.Host(forgets.model->grads()));
+    EXPECT_LT(forgets.backend->memory().peak_bytes, keeps.backend->memory().peak_bytes);
+  }
+}
+
+TEST(TransformerTest, BudgetsByLayerAreUsedLayerByLayer) {
+  const ModelConfig config = TinyConfig();
+  TestModel m = MakeModel(config);
+  MicroBatch batch = RandomBatch(config, {40, 24}, 2);
+  batch.base_budgets = {1, 1};  // nothing for the guard to raise
+  const auto gradients = [&](const MicroBatch& b, MicroBatchReport* report) {
+    EXPECT_TRUE(m.model->ZeroGrads().ok());
+    const auto result = m.model->ForwardBackward(b, 0.01, 0.1);
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (report != nullptr) *report = *result;
+    return m.Host(m.model->grads());
+  };
+  const std::vector<float> uniform = gradients(batch, nullptr);
+  batch.layer_budgets = {2, 2, 2, 2};
+  EXPECT_EQ(gradients(batch, nullptr), uniform);
+  batch.layer_budgets = {1, 3, 4, 2};  // [sequence, layer]
+  MicroBatchReport report;
+  EXPECT_NE(gradients(batch, &report), uniform);
+  EXPECT_THAT(report.sequences[0].realized_budgets, ElementsAre(1, 3));
+  EXPECT_THAT(report.sequences[1].realized_budgets, ElementsAre(4, 2));
+}
+
+TEST(TransformerTest, TheGuardRaisesABudgetOfOneLayerByThatLayersCoverage) {
+  const ModelConfig config = TinyConfig();
+  TestModel m = MakeModel(config);
+  MicroBatch batch = RandomBatch(config, {60}, 8);
+  batch.base_budgets = {8};
+  batch.layer_budgets = {1, 8};
+  const auto report = m.model->ForwardBackward(batch, 0.01, 0.2);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_GT(report->sequences[0].realized_budgets[0], 1);
+  EXPECT_LE(report->sequences[0].realized_budgets[0], 8);
+  EXPECT_EQ(report->sequences[0].realized_budgets[1], 8);
+}
+
 TEST(TransformerTest, LossWithoutGradientsIsThatOfTheTrainingPass) {
   const ModelConfig config = TinyConfig();
   TestModel m = MakeModel(config);
@@ -340,6 +394,11 @@ TEST(TransformerTest, BadBatchesAreNamed) {
   bad = good;
   bad.budgets[1] = 0;
   EXPECT_THAT(message(bad), HasSubstr("sequence 1 has budget 0"));
+  bad = good;
+  bad.layer_budgets = {1, 1, 1};
+  EXPECT_THAT(message(bad), HasSubstr("layer_budgets has 3 entries, needs 4"));
+  bad.layer_budgets = {1, 1, 1, 0};
+  EXPECT_THAT(message(bad), HasSubstr("sequence 1 has budget 0 in layer 1"));
   bad = good;
   bad.targets.pop_back();
   EXPECT_THAT(message(bad), HasSubstr("targets has 7 entries, needs 8"));

@@ -30,6 +30,9 @@ namespace sparsebalance::kernels {
 
 struct BackendOptions {
   int threads = 1;  // CPU threads of this instance, >= 1
+  // Most device memory of this instance, in bytes, idle memory kept for reuse included; 0: no
+  // limit.
+  int64_t memory_limit_bytes = 0;
   // Fills new memory with NaN bytes, so that a read before a write shows. For tests.
   bool poison_allocations = false;
 };
@@ -242,6 +245,15 @@ class Backend {
                                                   const AttentionLayout& layout,
                                                   ConstDeviceBuffer q, ConstDeviceBuffer means,
                                                   const std::vector<int32_t>& budgets) = 0;
+  // What coverage stands for, measured: for every sequence the share of the true attention mass on
+  // the keys of past blocks (softmax over all of them, scale 1 / sqrt(head_dim)) that falls on the
+  // listed blocks, mean over heads and up to `queries` evenly spread queries that have past blocks;
+  // 1 where none has. Reads every past key of the sampled queries. Waits for the device.
+  virtual absl::StatusOr<std::vector<double>> AttentionMass(const AttentionShape& shape,
+                                                            const AttentionLayout& layout,
+                                                            const BlockLists& lists,
+                                                            ConstDeviceBuffer q,
+                                                            ConstDeviceBuffer k, int queries) = 0;
   // Softmax attention, scale 1 / sqrt(head_dim), over the own block (causal) and the listed blocks.
   // out rows have stride out_stride; lse [num_heads, tokens] is the log-sum-exp over all of them.
   virtual absl::Status AttentionForward(const AttentionShape& shape, const AttentionLayout& layout,

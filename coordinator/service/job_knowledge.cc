@@ -8,6 +8,8 @@
 namespace sparsebalance {
 namespace {
 
+constexpr size_t kMostSequences = 1'000'000;
+
 planner::EstimatorOptions EstimatorFor(const v1::JobSpec& spec) {
   planner::EstimatorOptions options;
   options.block_tokens = spec.plan().block_tokens();
@@ -30,6 +32,13 @@ JobKnowledge::JobKnowledge(const v1::JobSpec& spec, KnowledgeSeed seed)
       latency_(EstimatorFor(spec_), profile_),
       coverage_(spec_.plan().block_tokens()) {
   absl::MutexLock lock(&mutex_);
+  if (spec_.plan().layer_budgets()) {
+    // Together no more than the memory of means.
+    const size_t most = std::max<size_t>(1, kMostSequences / std::max(1u, spec_.num_layers()));
+    for (uint32_t l = 0; l < spec_.num_layers(); ++l) {
+      layer_coverage_.emplace_back(spec_.plan().block_tokens(), most);
+    }
+  }
   if (!seed.latency_state.empty()) {
     if (absl::Status status = latency_.Restore(seed.latency_state); !status.ok()) {
       spdlog::warn("job {}/{}: learned latency is not taken up, it is learned again: {}",
@@ -52,16 +61,29 @@ void JobKnowledge::Observe(absl::Span<const v1::RankTelemetry* const> reports) {
     latency_changed_ = true;
     for (const v1::MicroBatchTelemetry& micro : report->micro_batches()) {
       for (const v1::SequenceTelemetry& sequence : micro.sequences()) {
-        if (sequence.coverage().budget_blocks().empty()) continue;
-        if (absl::Status status =
-                coverage_.Observe(sequence.sequence_id(), sequence.tokens(), sequence.coverage());
-            !status.ok()) {
-          spdlog::warn("job {}/{}: rank {}, step {}: coverage of sequence {} is not taken: {}",
-                       spec_.job().namespace_(), spec_.job().name(), report->rank(), report->step(),
-                       sequence.sequence_id(), std::string(status.message()));
-        }
+        ObserveCoverage(*report, sequence);
       }
     }
+  }
+}
+
+void JobKnowledge::ObserveCoverage(const v1::RankTelemetry& report,
+                                   const v1::SequenceTelemetry& sequence) {
+  const uint64_t id = sequence.sequence_id();
+  absl::Status status;
+  if (!sequence.coverage().budget_blocks().empty()) {
+    status = coverage_.Observe(id, sequence.tokens(), sequence.coverage());
+  }
+  if (static_cast<size_t>(sequence.layer_coverage_size()) == layer_coverage_.size()) {
+    for (size_t l = 0; l < layer_coverage_.size() && status.ok(); ++l) {
+      status = layer_coverage_[l].Observe(id, sequence.tokens(),
+                                          sequence.layer_coverage(static_cast<int>(l)));
+    }
+  }
+  if (!status.ok()) {
+    spdlog::warn("job {}/{}: rank {}, step {}: coverage of sequence {} is not taken: {}",
+                 spec_.job().namespace_(), spec_.job().name(), report.rank(), report.step(), id,
+                 std::string(status.message()));
   }
 }
 
@@ -75,6 +97,10 @@ void JobKnowledge::AddSequences(
     sequence->set_supervised_tokens(given.supervised_tokens());
     sequence->set_deferred_steps(given.deferred_steps());
     *sequence->mutable_coverage() = coverage_.Lookup(given.id(), given.tokens());
+    for (const planner::CoverageMemory& layer : layer_coverage_) {
+      if (layer.size() == 0) break;
+      *sequence->add_layer_coverage() = layer.Lookup(given.id(), given.tokens());
+    }
   }
 }
 

@@ -62,6 +62,8 @@ class JobKnowledge {
 
  private:
   bool Fits(const v1::LatencyProfile& profile) const;
+  void ObserveCoverage(const v1::RankTelemetry& report, const v1::SequenceTelemetry& sequence)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // With what is remembered of their coverage.
   void AddSequences(const google::protobuf::RepeatedPtrField<v1::BatchSequence>& sequences,
                     google::protobuf::RepeatedPtrField<v1::Sequence>& out) const
@@ -72,6 +74,9 @@ class JobKnowledge {
   std::optional<v1::LatencyProfile> profile_ ABSL_GUARDED_BY(mutex_);
   planner::LatencyEstimator latency_ ABSL_GUARDED_BY(mutex_);
   planner::CoverageMemory coverage_ ABSL_GUARDED_BY(mutex_);
+  // By layer, of jobs that deal budgets over layers; else empty. Not stored: after a restart
+  // budgets are the same in all layers until curves have been measured again.
+  std::vector<planner::CoverageMemory> layer_coverage_ ABSL_GUARDED_BY(mutex_);
   bool latency_changed_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_everything_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -153,7 +153,10 @@ absl::Status ValidateSpec(const v1::JobSpec& spec, const ServiceOptions& options
   if (absl::Status status = planner::ValidateSettings(spec.plan()); !status.ok()) {
     return Rebased(status, "settings", "spec.plan");
   }
-  if (spec.num_layers() == 0) return FieldError("spec.num_layers", "0", "must be at least 1");
+  if (spec.num_layers() < 1 || spec.num_layers() > kMaxLayers) {
+    return FieldError("spec.num_layers", absl::StrCat(spec.num_layers()),
+                      absl::StrCat("must be within 1 and ", kMaxLayers));
+  }
   if (spec.global_batch_size() == 0 || spec.global_batch_size() > options.max_batch_sequences) {
     return FieldError("spec.global_batch_size", absl::StrCat(spec.global_batch_size()),
                       absl::StrCat("must be within [1, ", options.max_batch_sequences, "]"));

@@ -21,6 +21,9 @@ absl::Status ValidateName(std::string_view name, const std::string& field);
 absl::Status ValidateJobKey(const v1::JobKey& key, const std::string& field);
 absl::Status ValidateNodeKey(const v1::NodeKey& node);
 
+// More than any model has.
+constexpr int kMaxLayers = 4096;
+
 absl::Status ValidateSpec(const v1::JobSpec& spec, const ServiceOptions& options);
 
 // OUT_OF_RANGE for a rank that the job does not have.

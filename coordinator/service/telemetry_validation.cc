@@ -1,4 +1,6 @@
 #include <cmath>
+#include <string>
+#include <tuple>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -15,7 +17,6 @@ using planner::FieldError;
 
 constexpr uint64_t kMaxCounter = uint64_t{1} << 62;
 constexpr uint32_t kMaxBudgetBlocks = 1u << 24;
-constexpr int kMaxLayers = 4096;
 // Nats summed over every token of a rank; beyond it the figure is no loss.
 constexpr double kMaxLossSum = 1e15;
 
@@ -78,6 +79,26 @@ absl::Status CheckSequence(const v1::SequenceTelemetry& sequence, const std::str
                                      absl::StrCat(field, ".realized_budget_blocks[", i, "]"));
         !s.ok()) {
       return s;
+    }
+  }
+  if (sequence.layer_coverage_size() > kMaxLayers) {
+    return FieldError(field + ".layer_coverage",
+                      absl::StrCat(sequence.layer_coverage_size(), " entries"),
+                      absl::StrCat("must have at most ", kMaxLayers));
+  }
+  for (int i = 0; i < sequence.layer_coverage_size(); ++i) {
+    if (absl::Status s = CheckCurveShape(sequence.layer_coverage(i),
+                                         absl::StrCat(field, ".layer_coverage[", i, "]"));
+        !s.ok()) {
+      return s;
+    }
+  }
+  for (const auto& [present, value, name] :
+       {std::tuple<bool, double, const char*>{sequence.has_attention_mass(),
+                                              sequence.attention_mass(), ".attention_mass"},
+        {sequence.has_realized_coverage(), sequence.realized_coverage(), ".realized_coverage"}}) {
+    if (present && !(value >= 0 && value <= 1)) {
+      return FieldError(field + name, absl::StrCat(value), "must be within [0, 1]");
     }
   }
   return CheckCurveShape(sequence.coverage(), field + ".coverage");

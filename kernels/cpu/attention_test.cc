@@ -1,6 +1,7 @@
 // Block-sparse attention on the CPU against the masked reference: forward, gradients, selection and
 // coverage, over the lengths at which partial blocks, tiles and vectors end.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -299,6 +300,100 @@ TEST(AttentionTest, ResultsDoNotDependOnTheNumberOfThreads) {
     EXPECT_EQ(r.k_grad, expected.k_grad);
     EXPECT_EQ(r.v_grad, expected.v_grad);
   }
+}
+
+// By the definition, in double: every key of the past, softmax over all of them.
+double TrueMass(const PackedBlocks& blocks, const AttentionShape& shape, const Tensor& q,
+                const Tensor& k, const std::vector<int64_t>& query_offsets,
+                const std::vector<int32_t>& query_blocks, int64_t pairs, int64_t sequence) {
+  double sum = 0;
+  double count = 0;
+  for (int64_t b = blocks.first_block[sequence] + 1; b < blocks.first_block[sequence + 1]; ++b) {
+    for (int64_t t = blocks.block_begin[b]; t < blocks.block_begin[b + 1]; ++t) {
+      for (int h = 0; h < shape.num_heads; ++h) {
+        const int kv_head = h / (shape.num_heads / shape.num_kv_heads);
+        double all = 0;
+        double chosen = 0;
+        for (int64_t u = blocks.cu_seqlens[sequence]; u < blocks.block_begin[b]; ++u) {
+          double dot = 0;
+          for (int d = 0; d < shape.head_dim; ++d) {
+            dot += q[t * shape.q_stride + h * shape.head_dim + d] *
+                   k[u * shape.kv_stride + kv_head * shape.head_dim + d];
+          }
+          const double weight = std::exp(dot / std::sqrt(shape.head_dim));
+          all += weight;
+          for (int64_t p = query_offsets[t]; p < query_offsets[t + 1]; ++p) {
+            const int32_t block = query_blocks[h * pairs + p];
+            if (u >= blocks.block_begin[block] && u < blocks.block_begin[block + 1]) {
+              chosen += weight;
+            }
+          }
+        }
+        sum += chosen / all;
+        count += 1;
+      }
+    }
+  }
+  return count == 0 ? 1.0 : sum / count;
+}
+
+TEST(AttentionTest, AttentionMassOnChosenBlocksMatchesItsDefinition) {
+  const AttentionShape shape{4, 2, 8, 32, 16, 32};
+  const PackedBlocks blocks = *MakePackedBlocks({0, 37, 40, 41, 120}, 8);
+  const Tensor q = RandomTensor(blocks.tokens() * shape.q_stride, 1, 3.0);
+  const Tensor k = RandomTensor(blocks.tokens() * shape.kv_stride, 2, 3.0);
+  for (const int threads : {1, 3}) {
+    auto backend = TestBackend(threads);
+    const auto layout = *backend->CreateLayout(blocks);
+    const DeviceArray<float> device_q = ToDevice(backend.get(), q);
+    const DeviceArray<float> device_k = ToDevice(backend.get(), k);
+    const DeviceArray<float> means = *backend->Allocate<float>(16 * blocks.blocks());
+    SB_ASSERT_OK(backend->BlockMeans(shape, *layout, device_k.span(), means.span()));
+    for (const int32_t budget : {1, 2, 4, 100}) {
+      const BlockLists lists =
+          *backend->SelectBlocks(shape, *layout, device_q.span(), means.span(),
+                                 std::vector<int32_t>(blocks.sequences(), budget));
+      const auto mass = *backend->AttentionMass(shape, *layout, lists, device_q.span(),
+                                                device_k.span(), /*queries=*/1000);
+      ASSERT_EQ(mass.size(), 4u);
+      for (int64_t s = 0; s < 4; ++s) {
+        EXPECT_NEAR(mass[s],
+                    TrueMass(blocks, shape, q, k, ToHost(backend.get(), lists.query_offsets),
+                             ToHost(backend.get(), lists.query_blocks), lists.pairs, s),
+                    1e-5)
+            << "sequence " << s << ", budget " << budget;
+      }
+      // One block has no past; of all blocks nothing is missing; of none nothing is there.
+      EXPECT_EQ(mass[1], 1.0);
+      if (budget == 100) EXPECT_NEAR(mass[0], 1.0, 1e-9);
+      if (budget == 1) EXPECT_EQ(mass[0], 0.0);
+    }
+  }
+}
+
+TEST(AttentionTest, AnAuditOfFewQueriesTakesTheLastOfThem) {
+  auto backend = TestBackend();
+  const AttentionShape shape{1, 1, 4, 4, 4, 4};
+  const PackedBlocks blocks = *MakePackedBlocks({0, 24}, 8);
+  const auto layout = *backend->CreateLayout(blocks);
+  // Keys are alike but for the first block, which only the last query looks at.
+  Tensor q(24 * 4, 0.0);
+  Tensor k(24 * 4, 0.0);
+  for (int t = 0; t < 8; ++t) k[t * 4] = 10.0;
+  q[23 * 4] = 10.0;
+  const DeviceArray<float> device_q = ToDevice(backend.get(), q);
+  const DeviceArray<float> device_k = ToDevice(backend.get(), k);
+  const DeviceArray<float> means = *backend->Allocate<float>(4 * blocks.blocks());
+  SB_ASSERT_OK(backend->BlockMeans(shape, *layout, device_k.span(), means.span()));
+  const BlockLists lists =
+      *backend->SelectBlocks(shape, *layout, device_q.span(), means.span(), {2});
+  const auto mass =
+      *backend->AttentionMass(shape, *layout, lists, device_q.span(), device_k.span(), 1);
+  EXPECT_NEAR(mass[0], 1.0, 1e-6);
+  EXPECT_EQ(backend->AttentionMass(shape, *layout, lists, device_q.span(), device_k.span(), 0)
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(AttentionTest, BadShapesAndBudgetsAreNamed) {

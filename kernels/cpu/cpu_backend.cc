@@ -37,7 +37,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(const BackendOptions
 }
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : threads_(options.threads), pool_(options.poison_allocations), matmul_(options.threads) {}
+    : threads_(options.threads),
+      pool_(options.poison_allocations, options.memory_limit_bytes),
+      matmul_(options.threads) {}
 
 absl::Status CpuBackend::Fill(DeviceBuffer buffer, float value) {
   cpu::Fill(threads_, buffer.size(), value, DeviceAccess::Data(buffer));
@@ -87,9 +89,10 @@ absl::StatusOr<void*> CpuBackend::AllocateBytes(int64_t bytes) {
   }
   void* data = pool_.Allocate(bytes);
   if (data == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("no host memory for ", bytes,
-                                                     " bytes on top of ", pool_.stats().live_bytes,
-                                                     " in use; lower the tokens per micro-batch"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no host memory for ", bytes, " bytes on top of ", pool_.stats().live_bytes, " in use",
+        pool_.limited() ? absl::StrCat(", within the limit of ", pool_.limit(), " bytes") : "",
+        "; lower the tokens per micro-batch"));
   }
   return data;
 }

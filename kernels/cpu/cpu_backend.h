@@ -86,6 +86,10 @@ class CpuBackend final : public Backend {
                                  ConstDeviceBuffer v, ConstDeviceBuffer out, ConstDeviceBuffer lse,
                                  ConstDeviceBuffer out_grad, DeviceBuffer q_grad,
                                  DeviceBuffer k_grad, DeviceBuffer v_grad) override;
+  absl::StatusOr<std::vector<double>> AttentionMass(const AttentionShape& shape,
+                                                    const AttentionLayout& layout,
+                                                    const BlockLists& lists, ConstDeviceBuffer q,
+                                                    ConstDeviceBuffer k, int queries) override;
   int64_t AllocatedBytes(int64_t bytes) const override { return MemoryPool::TakenBytes(bytes); }
   int64_t AttentionForwardScratch(const AttentionShape& shape,
                                   const PackedBlocks& blocks) const override;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/block_index.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_mass.h"
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
@@ -172,6 +173,23 @@ absl::Status CpuBackend::AttentionBackward(const AttentionShape& shape,
       {DeviceAccess::Data(q), DeviceAccess::Data(k), DeviceAccess::Data(v), DeviceAccess::Data(out),
        DeviceAccess::Data(lse), DeviceAccess::Data(out_grad), DeviceAccess::Data(q_grad),
        DeviceAccess::Data(k_grad), DeviceAccess::Data(v_grad)});
+}
+
+absl::StatusOr<std::vector<double>> CpuBackend::AttentionMass(const AttentionShape& shape,
+                                                              const AttentionLayout& layout,
+                                                              const BlockLists& lists,
+                                                              ConstDeviceBuffer q,
+                                                              ConstDeviceBuffer k, int queries) {
+  const PackedBlocks& blocks = layout.blocks();
+  SB_RETURN_IF_ERROR(CheckShape("AttentionMass", shape));
+  SB_RETURN_IF_ERROR(CheckLists("AttentionMass", shape, blocks, lists));
+  SB_RETURN_IF_ERROR(CheckAtLeast("AttentionMass", {{"queries", queries, 1}}));
+  SB_RETURN_IF_ERROR(
+      CheckSizes("AttentionMass", {{"q", q.size(), QueryExtent(shape, blocks.tokens())},
+                                   {"k", k.size(), KeyExtent(shape, blocks.tokens())}}));
+  return cpu::AttentionMass(this, threads_, shape, blocks, DeviceAccess::Data(q),
+                            DeviceAccess::Data(k), DeviceAccess::Data(lists.query_offsets.span()),
+                            lists.pairs, DeviceAccess::Data(lists.query_blocks.span()), queries);
 }
 
 int64_t CpuBackend::AttentionForwardScratch(const AttentionShape& shape,

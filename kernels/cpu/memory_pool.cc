@@ -40,14 +40,17 @@ void* MemoryPool::Allocate(int64_t bytes) {
   int64_t size = TakenBytes(bytes);
   void* data = nullptr;
   // Micro-batches differ in length: a larger piece serves as well, within bounds.
-  if (const auto it = cache_.lower_bound(size); it != cache_.end() && it->first <= size * 3 / 2) {
+  if (const auto it = cache_.lower_bound(size);
+      it != cache_.end() && it->first <= size * 3 / 2 && it->first <= limit_ - stats_.live_bytes) {
     size = it->first;
     data = it->second;
     cache_.erase(it);
     cached_bytes_ -= size;
   } else {
     // What is idle never exceeds what was needed at once.
-    if (cached_bytes_ + stats_.live_bytes + size > stats_.peak_bytes * 2) ReleaseCache();
+    if (size > limit_ - stats_.live_bytes) return nullptr;
+    const int64_t total = cached_bytes_ + stats_.live_bytes + size;
+    if (total > std::min(stats_.peak_bytes * 2, limit_)) ReleaseCache();
     data = FromSystem(size);
     if (data == nullptr) {
       ReleaseCache();

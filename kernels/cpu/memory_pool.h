@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <unordered_map>
 
@@ -12,12 +13,14 @@ namespace sparsebalance::kernels::cpu {
 // pages from the system can cost more than the ops that fill them. Not thread-safe.
 class MemoryPool {
  public:
-  explicit MemoryPool(bool poison) : poison_(poison) {}
+  // limit_bytes: of memory in use and kept for reuse; 0: none.
+  explicit MemoryPool(bool poison, int64_t limit_bytes = 0)
+      : poison_(poison), limit_(limit_bytes > 0 ? limit_bytes : kNoLimit) {}
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  // 64-byte aligned; null where the system has no more. bytes >= 0.
+  // 64-byte aligned; null where the system, or the limit, has no more. bytes >= 0.
   void* Allocate(int64_t bytes);
   void Free(void* data);
 
@@ -27,11 +30,16 @@ class MemoryPool {
   const MemoryStats& stats() const { return stats_; }
   void ResetPeak() { stats_.peak_bytes = stats_.live_bytes; }
   int64_t cached_bytes() const { return cached_bytes_; }
+  int64_t limit() const { return limit_; }
+  bool limited() const { return limit_ != kNoLimit; }
 
  private:
   void ReleaseCache();
 
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
   bool poison_;
+  int64_t limit_;
   MemoryStats stats_;
   int64_t cached_bytes_ = 0;
   std::multimap<int64_t, void*> cache_;        // by size

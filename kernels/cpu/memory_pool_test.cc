@@ -51,6 +51,24 @@ TEST(MemoryPoolTest, IdleMemoryStaysWithinWhatWasNeededAtOnce) {
   }
 }
 
+TEST(MemoryPoolTest, ALimitCountsMemoryInUseAndMemoryKeptForReuse) {
+  MemoryPool pool(/*poison=*/false, 20 * kMiB);
+  void* a = pool.Allocate(10 * kMiB);
+  EXPECT_EQ(pool.Allocate(12 * kMiB), nullptr);
+  pool.Free(a);
+  void* b = pool.Allocate(16 * kMiB);  // what is idle makes room
+  EXPECT_NE(b, nullptr);
+  EXPECT_EQ(pool.cached_bytes(), 0);
+  pool.Free(b);
+  // A larger piece is not reused where it would break the limit.
+  void* c = pool.Allocate(6 * kMiB);
+  void* d = pool.Allocate(13 * kMiB);
+  EXPECT_NE(d, nullptr);
+  EXPECT_LE(pool.stats().live_bytes, 20 * kMiB);
+  pool.Free(c);
+  pool.Free(d);
+}
+
 TEST(MemoryPoolTest, PoisonedMemoryReadsAsNotANumber) {
   MemoryPool pool(/*poison=*/true);
   auto* data = static_cast<float*>(pool.Allocate(40));

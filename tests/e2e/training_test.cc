@@ -118,6 +118,52 @@ TEST(TrainingTest, TheCoverageThatARunMeasuredFeedsASimulation) {
   EXPECT_EQ(curves, 40U) << "every sequence of the epoch, on the node that trained it";
 }
 
+TEST(TrainingTest, BudgetsByLayerFollowTheCurvesThatWereMeasured) {
+  Cluster cluster;
+  cluster.PackData(60, 200, 500);
+  cluster.StartCoordinator();
+  const std::vector<std::string> flags = {"--steps", "10", "--layer-budgets", "--audit-every", "2"};
+  auto one = cluster.StartWorker(2, 1, flags);
+  auto zero = cluster.StartWorker(2, 0, flags);
+  ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+  ASSERT_EQ(one->Wait(), 0) << one->Output();
+  int dealt = 0;
+  for (const v1::PlanRecord& record : cluster.Records("sparsebalance")) {
+    EXPECT_FALSE(record.used_fallback());
+    for (const v1::RankPlan& rank : record.plan().ranks()) {
+      for (const v1::MicroBatch& mb : rank.micro_batches()) {
+        for (const v1::Slice& slice : mb.slices()) dealt += slice.layer_budget_blocks_size();
+      }
+    }
+  }
+  EXPECT_GT(dealt, 0);
+  EXPECT_THAT(zero->Output(), HasSubstr("sparsebalance: an audit of "));
+}
+
+TEST(TrainingTest, AMeasuredProfileServesTheCoordinatorAndASimulation) {
+  Cluster cluster;
+  cluster.PackData(40, 20, 500);
+  cluster.StartCoordinator();
+  // The model and machine of the training run that follows.
+  std::vector<std::string> arguments = cluster.WorkerArguments(1, 0);
+  arguments.insert(arguments.begin() + 1, "profile");
+  const std::string file = cluster.folder() / "profile.json";
+  for (const char* more : {"--seconds", "0.2", "--profile-output"}) arguments.emplace_back(more);
+  arguments.push_back(file);
+  ChildProcess profile(arguments);
+  ASSERT_EQ(profile.Wait(), 0) << profile.Output();
+  EXPECT_THAT(profile.Output(), HasSubstr("mean error of the fit "));
+  EXPECT_THAT(profile.Output(), HasSubstr("given to the coordinator at 127.0.0.1:"));
+
+  ChildProcess simulate({Program("sbctl"), "simulate", "--workload", "chatqa2-like", "--steps", "2",
+                         "--dp", "2", "--pp", "1", "--profile", file});
+  EXPECT_EQ(simulate.Wait(), 0) << simulate.Output();
+
+  auto worker = cluster.StartWorker(1, 0, {"--steps", "2"});
+  ASSERT_EQ(worker->Wait(), 0) << worker->Output();
+  EXPECT_THAT(worker->Output(), HasSubstr("using the coordinator's latency profile (measured"));
+}
+
 TEST(TrainingTest, TrainingOutlivesAKilledCoordinatorAndUsesPlansAgainAfterItsRestart) {
   Cluster cluster;
   cluster.PackData(160, 200, 500);

@@ -206,7 +206,7 @@ absl::Status IndexedDataset::OpenMask(const std::string& path) {
 
 absl::Status IndexedDataset::CheckId(uint64_t id) const {
   if (id < size()) return absl::OkStatus();
-  return absl::OutOfRangeError(
+  return absl::NotFoundError(
       absl::StrCat(prefix_, ": there is no sequence ", id, "; ids are in [0, ", size(), ")"));
 }
 

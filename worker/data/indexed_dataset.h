@@ -50,7 +50,7 @@ class IndexedDataset {
   bool has_mask() const { return has_mask_; }
   const std::optional<DatasetMetadata>& metadata() const { return metadata_; }
 
-  // Tokens of sequence `id`, OUT_OF_RANGE where there is none.
+  // Tokens of sequence `id`, NOT_FOUND where there is none.
   absl::StatusOr<int64_t> length(uint64_t id) const;
   // All lengths, by id.
   std::span<const int32_t> lengths() const { return sizes_; }

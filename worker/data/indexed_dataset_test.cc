@@ -231,7 +231,7 @@ TEST_F(IndexedDatasetTest, IdsAreBoundsChecked) {
        {dataset->length(2).status(), dataset->Tokens(2).status(), dataset->Mask(2).status(),
         dataset->supervised_tokens(2).status(), dataset->supervised_targets(2).status(),
         dataset->MakeTrainingExample(2).status()}) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
     EXPECT_THAT(std::string(status.message()), HasSubstr("no sequence 2; ids are in [0, 2)"));
   }
 }

@@ -81,6 +81,11 @@ absl::Status Route(const PassContext& context, const LayerShape& shape, ConstDev
   }
   SB_ASSIGN_OR_RETURN(*lists, backend->SelectBlocks(shape.attention, context.layout, qkv,
                                                     means.span(), routing->realized_budgets));
+  if (routing->audit_queries > 0) {
+    SB_ASSIGN_OR_RETURN(routing->attention_mass,
+                        backend->AttentionMass(shape.attention, context.layout, *lists, qkv,
+                                               shape.Key(qkv), routing->audit_queries));
+  }
   return absl::OkStatus();
 }
 

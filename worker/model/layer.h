@@ -38,8 +38,10 @@ struct LayerActivations {
 // What the attention of a layer is to do and, for reports, did: one entry a sequence.
 struct LayerRouting {
   std::vector<int32_t> planned_budgets;
+  int audit_queries = 0;                      // 0: no audit
   std::vector<std::vector<double>> coverage;  // at CoverageGrid
   std::vector<int32_t> realized_budgets;
+  std::vector<double> attention_mass;  // of an audit
 };
 
 // out [tokens, hidden] = the layer on x. Where `routing` is null, saved->lists are those to use,

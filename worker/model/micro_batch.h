@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,9 @@ struct MicroBatch {
   std::vector<int32_t> layer_budgets;
   std::vector<int32_t> base_budgets;  // [S], what the coverage guard compares with, >= 1
 
+  // Above 0: true attention mass is measured on so many queries of every sequence.
+  int audit_queries = 0;
+
   // INVALID_ARGUMENT that names the field, and the position where there is one.
   absl::Status Validate(const ModelConfig& config) const;
 
@@ -32,8 +36,12 @@ struct MicroBatch {
 struct SequenceReport {
   // At kernels::CoverageGrid(blocks of the sequence), mean over layers.
   std::vector<float> coverage;
+  std::vector<std::vector<float>> layer_coverage;  // [layers], the same of each
   // Per layer, own block included: the planned budget within [1, blocks], raised by the guard.
   std::vector<int32_t> realized_budgets;
+  // Share of the past's attention mass that the selected blocks hold, mean over layers; only where
+  // audit_queries asked for it.
+  std::optional<double> attention_mass;
 };
 
 struct MicroBatchReport {

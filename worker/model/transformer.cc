@@ -58,7 +58,12 @@ void FillRoutingReport(const kernels::PackedBlocks& blocks,
   for (int64_t s = 0; s < blocks.sequences(); ++s) {
     SequenceReport sequence;
     std::vector<double> mean(routing.front().coverage[s].size(), 0.0);
+    double mass = 0;
     for (const LayerRouting& layer : routing) {
+      std::vector<float>& curve =
+          sequence.layer_coverage.emplace_back(layer.coverage[s].begin(), layer.coverage[s].end());
+      curve.back() = 1.0F;
+      if (!layer.attention_mass.empty()) mass += layer.attention_mass[s] / layers;
       for (size_t g = 0; g < mean.size(); ++g) mean[g] += layer.coverage[s][g] / layers;
       sequence.realized_budgets.push_back(layer.realized_budgets[s]);
       report->attended_pairs += kernels::AttendedPairs(
@@ -67,6 +72,7 @@ void FillRoutingReport(const kernels::PackedBlocks& blocks,
     // The full budget covers everything: no rounding there.
     mean.back() = 1.0;
     sequence.coverage.assign(mean.begin(), mean.end());
+    if (!routing.front().attention_mass.empty()) sequence.attention_mass = mass;
     report->sequences.push_back(std::move(sequence));
   }
 }
@@ -124,6 +130,7 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   for (size_t l = 0; l < layers; ++l) {
     SB_ASSIGN_OR_RETURN(inputs[l + 1], backend_->Allocate<float>(tokens * width));
     routing[l].planned_budgets = batch.LayerBudgets(l, layers);
+    routing[l].audit_queries = batch.audit_queries;
     SB_RETURN_IF_ERROR(LayerForward(context, weights.layers[l], inputs[l].span(),
                                     inputs[l + 1].span(), &saved[l], &routing[l]));
     if (!backward) {

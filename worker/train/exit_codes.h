@@ -13,6 +13,7 @@ enum ExitCode : int {
   kExitPeerLost = 4,      // restart from the last checkpoint
   kExitDisagreement = 5,  // ranks read different data or run different versions
   kExitDiverged = 6,      // gradients were not finite too often in a row
+  kExitNoMemory = 7,      // give a rank more memory or fewer tokens a micro-batch
   kExitStopped = 75,      // stopped as asked, before the last step: start with --resume to go on
 };
 
@@ -23,7 +24,6 @@ inline int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kUnimplemented:
       return kExitUsage;
     case absl::StatusCode::kAlreadyExists:
@@ -36,8 +36,10 @@ inline int ExitCodeOf(const absl::Status& status) {
       return kExitPeerLost;
     case absl::StatusCode::kFailedPrecondition:
       return kExitDisagreement;
-    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kOutOfRange:
       return kExitDiverged;
+    case absl::StatusCode::kResourceExhausted:
+      return kExitNoMemory;
     case absl::StatusCode::kCancelled:
       return kExitStopped;
     default:

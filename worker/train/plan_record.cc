@@ -134,9 +134,9 @@ std::optional<PlanOffer> PlanReplay::Wait(uint64_t step, absl::Time) {
   const auto found = records_.find(step);
   if (found == records_.end()) {
     absl::MutexLock lock(&mutex_);
-    health_ = absl::OutOfRangeError(absl::StrCat("the plan record has no step ", step,
-                                                 " (it has steps ", records_.begin()->first, " to ",
-                                                 records_.rbegin()->first, ")"));
+    health_ = absl::NotFoundError(absl::StrCat("the plan record has no step ", step,
+                                               " (it has steps ", records_.begin()->first, " to ",
+                                               records_.rbegin()->first, ")"));
     return std::nullopt;
   }
   const v1::PlanRecord& record = found->second;

@@ -49,7 +49,7 @@ class PlanReplay : public PlanSource {
   std::optional<PlanOffer> Wait(uint64_t step, absl::Time deadline) override;
   void Report(v1::RankTelemetry) override {}
   void ReportConsumed(v1::ConsumedBatch) override {}
-  // OUT_OF_RANGE once a step was asked for that the record does not have: replaying a run by other
+  // NOT_FOUND once a step was asked for that the record does not have: replaying a run by other
   // plans than its own is an error and no fallback.
   absl::Status Health() override;
 

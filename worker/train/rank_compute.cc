@@ -24,30 +24,39 @@ model::MicroBatch Filler() {
   return batch;
 }
 
-// Mean over layers of the curve at the budget that each layer used.
+// Mean over layers of each layer's curve at the budget that it used.
 double RealizedCoverage(int64_t blocks, const model::SequenceReport& report) {
-  const std::vector<double> curve(report.coverage.begin(), report.coverage.end());
   double sum = 0;
-  for (const int32_t budget : report.realized_budgets) {
-    sum += kernels::InterpolateCoverage(blocks, curve, budget);
+  for (size_t l = 0; l < report.realized_budgets.size(); ++l) {
+    const std::vector<double> curve(report.layer_coverage[l].begin(),
+                                    report.layer_coverage[l].end());
+    sum += kernels::InterpolateCoverage(blocks, curve, report.realized_budgets[l]);
   }
   return report.realized_budgets.empty()
              ? 1.0
              : sum / static_cast<double>(report.realized_budgets.size());
 }
 
+void FillCurve(int64_t blocks, const std::vector<float>& coverage, v1::CoverageCurve& out) {
+  const std::vector<int64_t> grid = kernels::CoverageGrid(blocks);
+  for (size_t i = 0; i < grid.size() && i < coverage.size(); ++i) {
+    out.add_budget_blocks(static_cast<uint32_t>(grid[i]));
+    out.add_coverage(coverage[i]);
+  }
+}
+
 void FillSequence(const v1::Slice& slice, int64_t blocks, const model::SequenceReport& report,
-                  v1::SequenceTelemetry& out) {
+                  bool by_layer, v1::SequenceTelemetry& out) {
   out.set_sequence_id(slice.sequence_id());
   out.set_tokens(slice.token_end() - slice.token_begin());
   out.set_planned_budget_blocks(slice.budget_blocks());
   for (const int32_t budget : report.realized_budgets) {
     out.add_realized_budget_blocks(static_cast<uint32_t>(budget));
   }
-  const std::vector<int64_t> grid = kernels::CoverageGrid(blocks);
-  for (size_t i = 0; i < grid.size() && i < report.coverage.size(); ++i) {
-    out.mutable_coverage()->add_budget_blocks(static_cast<uint32_t>(grid[i]));
-    out.mutable_coverage()->add_coverage(report.coverage[i]);
+  FillCurve(blocks, report.coverage, *out.mutable_coverage());
+  if (!by_layer) return;
+  for (const std::vector<float>& layer : report.layer_coverage) {
+    FillCurve(blocks, layer, *out.add_layer_coverage());
   }
 }
 
@@ -58,7 +67,8 @@ absl::StatusOr<std::unique_ptr<RankCompute>> RankCompute::Create(
   std::unique_ptr<RankCompute> compute(new RankCompute(options, dataset));
   SB_ASSIGN_OR_RETURN(
       compute->backend_,
-      kernels::CreateBackend(options.backend, {.threads = options.threads_per_rank}));
+      kernels::CreateBackend(options.backend, {.threads = options.threads_per_rank,
+                                               .memory_limit_bytes = options.memory_limit_bytes}));
   SB_ASSIGN_OR_RETURN(compute->model_, model::Transformer::Create(
                                            options.model, compute->backend_.get(), options.seed));
   const OptimizerOptions& optimizer = options.optimizer;
@@ -78,6 +88,9 @@ absl::StatusOr<model::MicroBatch> RankCompute::BuildMicroBatch(
   model::MicroBatch batch;
   batch.cu_seqlens.push_back(0);
   const uint32_t base = options_.plan.base_budget_blocks();
+  const bool by_layer =
+      std::any_of(planned.slices().begin(), planned.slices().end(),
+                  [](const v1::Slice& slice) { return slice.layer_budget_blocks_size() > 0; });
   for (const v1::Slice& slice : planned.slices()) {
     SB_ASSIGN_OR_RETURN(const data::TrainingExample example,
                         dataset_->MakeTrainingExample(slice.sequence_id()));
@@ -88,12 +101,24 @@ absl::StatusOr<model::MicroBatch> RankCompute::BuildMicroBatch(
     batch.cu_seqlens.push_back(static_cast<int64_t>(batch.tokens.size()));
     batch.budgets.push_back(static_cast<int32_t>(slice.budget_blocks()));
     batch.base_budgets.push_back(static_cast<int32_t>(base));
+    if (!by_layer) continue;
+    const int layers = options_.model.num_layers;
+    if (slice.layer_budget_blocks_size() != 0 && slice.layer_budget_blocks_size() != layers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the plan has budgets of ", slice.layer_budget_blocks_size(),
+                       " layers for sequence ", slice.sequence_id(), ", the model has ", layers));
+    }
+    for (int l = 0; l < layers; ++l) {
+      batch.layer_budgets.push_back(static_cast<int32_t>(slice.layer_budget_blocks_size() == 0
+                                                             ? slice.budget_blocks()
+                                                             : slice.layer_budget_blocks(l)));
+    }
   }
   return batch;
 }
 
 absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t global_supervised_tokens,
-                              v1::RankTelemetry& telemetry, RankStepStats& stats) {
+                              bool audit, v1::RankTelemetry& telemetry, RankStepStats& stats) {
   SB_RETURN_IF_ERROR(model_->ZeroGrads());
   backend_->ResetPeakMemory();
   // A batch without a supervised token has no loss to divide.
@@ -101,7 +126,8 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t global_supervis
       global_supervised_tokens > 0 ? 1.0 / static_cast<double>(global_supervised_tokens) : 0.0;
   for (int m = 0; m < plan.micro_batches_size(); ++m) {
     const v1::MicroBatch& planned = plan.micro_batches(m);
-    SB_ASSIGN_OR_RETURN(const model::MicroBatch batch, BuildMicroBatch(planned));
+    SB_ASSIGN_OR_RETURN(model::MicroBatch batch, BuildMicroBatch(planned));
+    if (audit) batch.audit_queries = options_.audit_queries;
     SB_ASSIGN_OR_RETURN(const model::MicroBatchReport report,
                         model_->ForwardBackward(batch, loss_scale, options_.plan.coverage_guard()));
 
@@ -119,10 +145,20 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t global_supervis
       const int64_t tokens = batch.cu_seqlens[index + 1] - batch.cu_seqlens[index];
       const int64_t blocks =
           (tokens + options_.model.block_tokens - 1) / options_.model.block_tokens;
-      FillSequence(planned.slices(s), blocks, report.sequences[index], *out.add_sequences());
+      const model::SequenceReport& sequence = report.sequences[index];
+      v1::SequenceTelemetry& measured = *out.add_sequences();
+      FillSequence(planned.slices(s), blocks, sequence, options_.plan.layer_budgets(), measured);
+      const double coverage = RealizedCoverage(blocks, sequence);
       stats.tokens += static_cast<double>(tokens);
       stats.sequences += 1;
-      stats.coverage_sum += RealizedCoverage(blocks, report.sequences[index]);
+      stats.coverage_sum += coverage;
+      // One block has no past: nothing was chosen, there is nothing to audit.
+      if (!sequence.attention_mass.has_value() || blocks < 2) continue;
+      measured.set_attention_mass(*sequence.attention_mass);
+      measured.set_realized_coverage(coverage);
+      stats.audited_sequences += 1;
+      stats.audited_mass_sum += *sequence.attention_mass;
+      stats.audited_coverage_sum += coverage;
     }
   }
   stats.peak_memory_bytes = static_cast<double>(backend_->memory().peak_bytes);

@@ -28,8 +28,8 @@ class RankCompute {
 
   // Runs the micro-batches in the plan's order on zeroed gradients of
   // (sum of losses) / global_supervised_tokens. Adds what was measured to `telemetry`
-  // (micro-batches, loss, tokens) and `stats`.
-  absl::Status Run(const v1::RankPlan& plan, uint64_t global_supervised_tokens,
+  // (micro-batches, loss, tokens) and `stats`. `audit`: measures attention mass too.
+  absl::Status Run(const v1::RankPlan& plan, uint64_t global_supervised_tokens, bool audit,
                    v1::RankTelemetry& telemetry, RankStepStats& stats);
 
   // All gradients in host memory, for the communicator to reduce in place. On a device that the

@@ -119,6 +119,69 @@ TEST_F(ResumeTest, StepTenIsBitEqualWithReplayedPlansOfChangingBudgets) {
   EXPECT_NE(fixed[0].parameters, whole[0].parameters);
 }
 
+TEST_F(ResumeTest, AnotherNumberOfRanksGoesOnInTheSameOrderToTheSameLosses) {
+  // Budgets by sequence and step, whatever rank a sequence is on.
+  const auto plans_for = [&](uint32_t ranks) {
+    v1::PlanSettings settings = TinyOptions(prefix_, ranks).plan;
+    return [settings](const v1::GlobalBatch& batch) {
+      PlanOffer offer = train_testing::OfferFrom(settings, batch);
+      v1::Plan plan = *offer.plan;
+      for (auto& rank : *plan.mutable_ranks()) {
+        for (auto& micro_batch : *rank.mutable_micro_batches()) {
+          for (auto& slice : *micro_batch.mutable_slices()) {
+            slice.set_budget_blocks(
+                1 + static_cast<uint32_t>((slice.sequence_id() + batch.step()) % 6));
+          }
+        }
+      }
+      offer.digest = planner::Digest(plan);
+      offer.plan = std::make_shared<const v1::Plan>(plan);
+      return std::optional<PlanOffer>(offer);
+    };
+  };
+  struct Run {
+    std::vector<RankResult> results;
+    std::vector<std::vector<uint64_t>> consumed;  // by step
+  };
+  const auto run = [&](uint32_t ranks, const std::string& checkpoints, uint64_t stop, bool resume) {
+    RunSetup setup = Setup(checkpoints);
+    setup.options.assign(ranks, TinyOptions(prefix_, ranks));
+    for (TrainOptions& options : setup.options) {
+      options.checkpoint_dir = checkpoints;
+      options.global_batch_size = 5;
+    }
+    setup.stop_before_step = stop;
+    setup.resume = resume;
+    std::vector<std::unique_ptr<ScriptedPlans>> plans;
+    for (uint32_t r = 0; r < ranks; ++r) {
+      plans.push_back(std::make_unique<ScriptedPlans>(plans_for(ranks)));
+      setup.plans.push_back(plans.back().get());
+    }
+    Run out;
+    out.results = RunRanks(setup);
+    ExpectOk(out.results);
+    for (const v1::ConsumedBatch& batch : plans[0]->consumed()) {
+      out.consumed.emplace_back(batch.sequence_ids().begin(), batch.sequence_ids().end());
+    }
+    return out;
+  };
+  const Run whole = run(2, folder_ / "whole", 100, false);
+  for (const uint32_t ranks : {1u, 3u}) {
+    const std::string checkpoints = folder_ / ("parts-" + std::to_string(ranks));
+    run(2, checkpoints, 5, false);
+    const Run resumed = run(ranks, checkpoints, 100, true);
+    ASSERT_EQ(resumed.results[0].records.size(), 5u);
+    ASSERT_EQ(resumed.consumed.size(), 5u);
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_FALSE(resumed.results[0].records[i].used_fallback);
+      EXPECT_EQ(resumed.consumed[i], whole.consumed[i + 5]);
+      EXPECT_NEAR(resumed.results[0].records[i].loss(), whole.results[0].records[i + 5].loss(),
+                  1e-4);
+    }
+    train_testing::ExpectClose(whole.results[0].parameters, resumed.results[0].parameters, 1e-3);
+  }
+}
+
 TEST_F(ResumeTest, ACoverageMemoryTravelsWithTheCheckpoint) {
   RunSetup first = Setup(folder_ / "c");
   first.stop_before_step = 3;
@@ -207,7 +270,7 @@ TEST_F(ResumeTest, AReplayThatEndsEarlyIsAnErrorAndNotAFallback) {
   RunSetup longer = Setup("");
   longer.plans = {replay->get(), replay->get()};
   const std::vector<RankResult> results = RunRanks(longer);
-  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(results[0].status.message(), HasSubstr("no step 4 (it has steps 0 to 3)"));
 }
 

@@ -32,6 +32,10 @@ PolicySummary Summarize(const std::string& policy, const std::vector<StepRecord>
     summary.fallback_steps += record.used_fallback ? 1 : 0;
     summary.skipped_steps += record.skipped ? 1 : 0;
     summary.peak_memory_bytes = std::max(summary.peak_memory_bytes, record.peak_memory_bytes());
+    const double audited = record.audited_sequences();
+    summary.audited_sequences += static_cast<uint64_t>(std::llround(audited));
+    summary.audited_mass_mean += record.audited_mass() * audited;
+    summary.audited_coverage_mean += record.audited_coverage() * audited;
     for (const RankStepStats& rank : record.ranks) {
       idle_ms += rank.idle_ms;
       rank_ms += rank.step_ms;
@@ -46,6 +50,9 @@ PolicySummary Summarize(const std::string& policy, const std::vector<StepRecord>
   summary.imbalance_mean /= count;
   summary.coverage_mean /= count;
   summary.plan_wait_ms_mean /= count;
+  const auto audited = static_cast<double>(std::max<uint64_t>(1, summary.audited_sequences));
+  summary.audited_mass_mean /= audited;
+  summary.audited_coverage_mean /= audited;
   summary.idle_fraction = rank_ms > 0 ? idle_ms / rank_ms : 0;
   summary.prediction_error_mean = predicted > 0 ? error / static_cast<double>(predicted) : 0;
   summary.loss_first = records.front().loss();
@@ -92,6 +99,14 @@ std::string FormatTable(const std::vector<PolicySummary>& summaries) {
                                s.idle_fraction * 100, s.coverage_mean, s.loss_last,
                                s.plan_wait_ms_mean, 1 + s.prediction_error_mean));
   }
+  for (const PolicySummary& s : summaries) {
+    if (s.audited_sequences == 0) continue;
+    absl::StrAppendFormat(&text,
+                          "%s: an audit of %d sequences found %.4f of past attention on the "
+                          "chosen blocks; coverage said %.4f\n",
+                          s.policy, s.audited_sequences, s.audited_mass_mean,
+                          s.audited_coverage_mean);
+  }
   return text;
 }
 
@@ -115,6 +130,9 @@ std::string FormatJson(const std::vector<PolicySummary>& summaries) {
                         {"fallback_steps", s.fallback_steps},
                         {"skipped_steps", s.skipped_steps},
                         {"peak_memory_bytes", s.peak_memory_bytes},
+                        {"audited_sequences", s.audited_sequences},
+                        {"audited_mass_mean", s.audited_mass_mean},
+                        {"audited_coverage_mean", s.audited_coverage_mean},
                         {"seconds", s.seconds}});
   }
   nlohmann::ordered_json root;
@@ -143,6 +161,11 @@ std::string FormatStepJson(const std::string& policy, const StepRecord& record) 
   line["imbalance"] = record.rank_imbalance();
   line["idle_fraction"] = record.idle_fraction();
   line["coverage"] = record.mean_coverage();
+  if (record.audited_sequences() > 0) {
+    line["audited_sequences"] = record.audited_sequences();
+    line["audited_mass"] = record.audited_mass();
+    line["audited_coverage"] = record.audited_coverage();
+  }
   line["loss"] = record.loss();
   line["gradient_norm"] = record.gradient_norm;
   line["learning_rate"] = record.learning_rate;

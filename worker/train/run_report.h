@@ -29,6 +29,11 @@ struct PolicySummary {
   uint64_t skipped_steps = 0;
   double peak_memory_bytes = 0;
   double seconds = 0;  // sum of the steps
+  // Audits of coverage: attention mass on the chosen blocks and what coverage said of it, means
+  // over the audited sequences.
+  uint64_t audited_sequences = 0;
+  double audited_mass_mean = 0;
+  double audited_coverage_mean = 0;
 };
 
 // Records of several policies that train side by side; policies keep the order of AddPolicy.

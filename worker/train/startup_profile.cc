@@ -22,23 +22,19 @@ struct Shape {
   uint32_t budget;
 };
 
-// Short to long, so that a small time limit still leaves a fit; budgets around the base one.
-std::vector<Shape> ShapesToMeasure(const TrainOptions& options,
-                                   const data::IndexedDataset& dataset) {
-  uint64_t longest = 1;
-  for (const int32_t length : dataset.lengths()) {
-    longest = std::max(longest, static_cast<uint64_t>(length));
-  }
+// Short to long, so that a small time limit still leaves a fit.
+std::vector<Shape> ShapesToMeasure(const TrainOptions& options, const ProfileRange& range) {
   const uint64_t block = options.plan.block_tokens();
   const uint32_t base = options.plan.base_budget_blocks();
   std::vector<Shape> shapes;
   for (const uint64_t part : {32, 16, 8, 4, 2, 1}) {
-    const uint64_t tokens = std::max<uint64_t>(1, longest / part);
+    const uint64_t tokens = std::max<uint64_t>(1, range.longest_tokens / part);
     const auto blocks = static_cast<uint32_t>((tokens + block - 1) / block);
     std::set<uint32_t> budgets;
     for (const uint32_t budget : {base, std::max(1u, base / 2), base * 2}) {
       budgets.insert(std::min(budget, blocks));
     }
+    if (range.wide) budgets.insert({1, std::max(1u, blocks / 2), blocks});
     for (const uint32_t budget : budgets) shapes.push_back({tokens, budget});
   }
   return shapes;
@@ -47,11 +43,10 @@ std::vector<Shape> ShapesToMeasure(const TrainOptions& options,
 }  // namespace
 
 absl::StatusOr<v1::LatencyProfile> MeasureProfile(const TrainOptions& options,
-                                                  const data::IndexedDataset& dataset,
-                                                  double seconds) {
+                                                  const ProfileRange& range) {
   SB_ASSIGN_OR_RETURN(const std::unique_ptr<RankCompute> compute,
-                      RankCompute::Create(options, &dataset));
-  const std::vector<Shape> shapes = ShapesToMeasure(options, dataset);
+                      RankCompute::Create(options, /*dataset=*/nullptr));
+  const std::vector<Shape> shapes = ShapesToMeasure(options, range);
   // The first pass allocates memory and compiles products.
   SB_RETURN_IF_ERROR(
       compute->Measure(shapes[shapes.size() / 2].tokens, shapes[shapes.size() / 2].budget)
@@ -62,7 +57,7 @@ absl::StatusOr<v1::LatencyProfile> MeasureProfile(const TrainOptions& options,
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   for (const Shape& shape : shapes) {
-    if (profile.points_size() >= 8 && elapsed() > seconds) break;
+    if (profile.points_size() >= 8 && elapsed() > range.seconds) break;
     RankCompute::Timing best;
     // The first run of a shape also pays for its memory; the least of the others is the time
     // without the machine's noise.
@@ -85,7 +80,7 @@ absl::StatusOr<v1::LatencyProfile> MeasureProfile(const TrainOptions& options,
                       planner::FitLatency(points, options.plan.block_tokens()));
   *profile.mutable_model() = fit.model;
   profile.set_mean_relative_error(fit.mean_relative_error);
-  profile.set_source(absl::StrFormat("measured at start, %d points", profile.points_size()));
+  profile.set_source(absl::StrFormat("measured, %d points", profile.points_size()));
   return profile;
 }
 
@@ -103,8 +98,10 @@ absl::Status EnsureProfile(NodeSession& session, const TrainOptions& options,
     return absl::OkStatus();
   }
   log("measuring a latency profile of this machine, a few seconds");
+  const int32_t longest = *std::max_element(dataset.lengths().begin(), dataset.lengths().end());
   SB_ASSIGN_OR_RETURN(v1::LatencyProfile profile,
-                      MeasureProfile(options, dataset, kProfileSeconds));
+                      MeasureProfile(options, {.longest_tokens = static_cast<uint64_t>(longest),
+                                               .seconds = kProfileSeconds}));
   log(absl::StrFormat("latency profile: %d points, mean error of the fit %.1f %%",
                       profile.points_size(), profile.mean_relative_error() * 100));
   if (absl::Status status = session.PutProfile(std::move(profile)); !status.ok()) {

@@ -13,11 +13,16 @@
 
 namespace sparsebalance {
 
-// Times single sequences of several lengths and budgets on this machine's backend, for about
-// `seconds`, and fits the latency model to them.
+struct ProfileRange {
+  uint64_t longest_tokens = 1;  // sequences of up to so many
+  double seconds = 4;           // about; a few shapes are always measured
+  bool wide = false;  // budgets from the own block to all blocks, instead of the usual ones
+};
+
+// Times single sequences of several lengths and budgets on this machine's backend and fits the
+// latency model to them. Needs no data: time does not depend on what the tokens are.
 absl::StatusOr<v1::LatencyProfile> MeasureProfile(const TrainOptions& options,
-                                                  const data::IndexedDataset& dataset,
-                                                  double seconds);
+                                                  const ProfileRange& range);
 
 // Measures and puts a profile where the coordinator has none for this device and model. A
 // coordinator that does not answer, or refuses, is logged only: plans then start from defaults.

@@ -54,6 +54,18 @@ double StepRecord::peak_memory_bytes() const {
   return Max(ranks, &RankStepStats::peak_memory_bytes);
 }
 
+double StepRecord::audited_sequences() const {
+  return Sum(ranks, &RankStepStats::audited_sequences);
+}
+double StepRecord::audited_mass() const {
+  const double count = audited_sequences();
+  return count > 0 ? Sum(ranks, &RankStepStats::audited_mass_sum) / count : 0;
+}
+double StepRecord::audited_coverage() const {
+  const double count = audited_sequences();
+  return count > 0 ? Sum(ranks, &RankStepStats::audited_coverage_sum) / count : 0;
+}
+
 absl::StatusOr<std::vector<RankStepStats>> GatherStats(Communicator& comm,
                                                        const RankStepStats& mine) {
   std::array<double, kDoubles> packed;

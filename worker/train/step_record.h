@@ -23,6 +23,11 @@ struct RankStepStats {
   double sequences = 0;
   double coverage_sum = 0;  // over sequences, of the realized budgets
   double peak_memory_bytes = 0;
+  // Of sequences whose coverage was audited: the attention mass that the chosen blocks held, and
+  // what coverage had said of it.
+  double audited_sequences = 0;
+  double audited_mass_sum = 0;
+  double audited_coverage_sum = 0;
 };
 
 struct StepRecord {
@@ -44,6 +49,9 @@ struct StepRecord {
   double tokens() const;
   double sequences() const;
   double peak_memory_bytes() const;  // largest over ranks
+  double audited_sequences() const;
+  double audited_mass() const;      // mean over audited sequences; 0 where there is none
+  double audited_coverage() const;  // the same
 };
 
 // Collective: every rank's stats, in rank order.

@@ -42,6 +42,10 @@ std::string ModelClass(const model::ModelConfig& config) {
                          config.tie_embeddings ? " tied" : "");
 }
 
+std::string ProfileClass(const model::ModelConfig& config) {
+  return ModelClass(config) + (config.activation_checkpointing ? " checkpointed" : "");
+}
+
 model::LearningRateSchedule ScheduleOf(const TrainOptions& options) {
   model::LearningRateSchedule schedule;
   schedule.peak = options.optimizer.learning_rate;
@@ -59,7 +63,7 @@ v1::JobSpec JobSpecFromOptions(const TrainOptions& options, const data::IndexedD
   *spec.mutable_plan() = options.plan;
   spec.set_num_layers(static_cast<uint32_t>(options.model.num_layers));
   spec.set_device_class(DeviceClass(options));
-  spec.set_model_class(ModelClass(options.model));
+  spec.set_model_class(ProfileClass(options.model));
   spec.set_dataset_fingerprint(dataset.fingerprint());
   spec.set_dataset_sequences(dataset.size());
   spec.set_global_batch_size(options.global_batch_size);

@@ -42,8 +42,9 @@ struct TrainOptions {
   uint64_t steps = 100;             // of the whole run
   uint64_t seed = 1;                // of the parameters and of the order of the data
 
-  std::string backend = "auto";  // auto, cpu or cuda
-  int threads_per_rank = 1;      // CPU threads of a rank
+  std::string backend = "auto";    // auto, cpu or cuda
+  int threads_per_rank = 1;        // CPU threads of a rank
+  int64_t memory_limit_bytes = 0;  // of a rank; 0: none
 
   // How long a step may wait for its plan before it is trained by the fallback.
   absl::Duration plan_deadline = absl::Milliseconds(250);
@@ -54,6 +55,11 @@ struct TrainOptions {
   uint64_t checkpoint_every = 0;  // steps; 0: only when asked to stop and at the end
   uint32_t checkpoints_kept = 2;  // older ones are removed
   bool resume = false;            // from the newest good checkpoint, where there is one
+
+  // Every so many steps coverage is held against true attention mass on `audit_queries` queries of
+  // every sequence; 0: never.
+  uint64_t audit_every = 10;
+  int audit_queries = 16;
 
   // Steps in a row whose gradient is not finite before the run stops.
   uint32_t max_skipped_in_a_row = 5;
@@ -73,5 +79,8 @@ model::LearningRateSchedule ScheduleOf(const TrainOptions& options);
 // `qwen2 l4 h128 a4/4 f352 v264 b64`.
 std::string DeviceClass(const TrainOptions& options);
 std::string ModelClass(const model::ModelConfig& config);
+// Of a latency profile: the same where steps take the same time, so that checkpointed activations
+// are told apart.
+std::string ProfileClass(const model::ModelConfig& config);
 
 }  // namespace sparsebalance

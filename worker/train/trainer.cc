@@ -230,7 +230,8 @@ absl::StatusOr<StepOutcome> Trainer::RunStep(bool stop_requested) {
   telemetry.set_rank(rank_);
   telemetry.set_step(step);
   SB_RETURN_IF_ERROR(compute_->Run(*FindRank(*chosen.plan, rank_),
-                                   chosen.plan->global_supervised_tokens(), telemetry, stats));
+                                   chosen.plan->global_supervised_tokens(), Audits(step), telemetry,
+                                   stats));
   SB_RETURN_IF_ERROR(ReduceAndUpdate(stats));
   stats.step_ms = whole.Milliseconds();
 
@@ -251,7 +252,7 @@ absl::StatusOr<StepOutcome> Trainer::RunStep(bool stop_requested) {
                                    ": the gradient is not finite, no update is made; ",
                                    "sequences ", absl::StrJoin(ids, ", ")));
     if (++skipped_in_a_row_ >= options_.max_skipped_in_a_row) {
-      return absl::ResourceExhaustedError(
+      return absl::OutOfRangeError(
           absl::StrCat("the gradient was not finite in ", skipped_in_a_row_,
                        " steps in a row, the last with sequences ", absl::StrJoin(ids, ", "),
                        "; lower the learning rate or look at the data"));

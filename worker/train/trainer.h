@@ -84,6 +84,9 @@ class Trainer {
   void Report(const v1::GlobalBatch& batch, const ChosenPlan& chosen, v1::RankTelemetry telemetry,
               const RankStepStats& stats);
   TrainPosition Position() const;
+  bool Audits(uint64_t step) const {
+    return options_.audit_every > 0 && step % options_.audit_every == 0;
+  }
   uint64_t LookaheadSteps() const { return std::max<uint64_t>(1, options_.plan.lookahead_steps()); }
 
   const TrainOptions options_;

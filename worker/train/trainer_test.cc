@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
+#include "worker/train/token_cap.h"
 #include "worker/train/train_test_util.h"
 
 namespace sparsebalance {
@@ -249,7 +250,7 @@ TEST_F(TrainerTest, AGradientThatIsNotFiniteIsSkippedListedAndStopsARunOfThem) {
     options.max_skipped_in_a_row = 3;
   }
   for (const RankResult& result : RunRanks(setup)) {
-    EXPECT_EQ(result.status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kOutOfRange);
     EXPECT_THAT(result.status.message(), HasSubstr("3 steps in a row"));
     EXPECT_LT(result.records.size(), 10u);
   }
@@ -282,6 +283,122 @@ TEST_F(TrainerTest, TelemetryTellsTimesBudgetsCoverageAndWhatWasConsumed) {
       }
     }
   }
+}
+
+TEST_F(TrainerTest, CoverageIsAuditedEverySoManySteps) {
+  RunSetup setup = Setup(2);
+  for (TrainOptions& options : setup.options) {
+    options.audit_every = 4;
+    options.audit_queries = 1000;
+  }
+  ScriptedPlans a(PlansBy(setup.options[0].plan));
+  ScriptedPlans b(PlansBy(setup.options[0].plan));
+  setup.plans = {&a, &b};
+  const std::vector<RankResult> results = RunRanks(setup);
+  ExpectAllFinished(results);
+  for (const StepRecord& record : results[0].records) {
+    EXPECT_EQ(record.audited_sequences() > 0, record.step % 4 == 0) << "step " << record.step;
+    if (record.audited_sequences() == 0) continue;
+    EXPECT_GT(record.audited_mass(), 0);
+    EXPECT_LE(record.audited_mass(), 1);
+  }
+  for (const v1::RankTelemetry& telemetry : a.telemetry()) {
+    for (const auto& micro_batch : telemetry.micro_batches()) {
+      for (const auto& sequence : micro_batch.sequences()) {
+        EXPECT_EQ(sequence.has_attention_mass(),
+                  telemetry.step() % 4 == 0 && sequence.tokens() > 8);
+        EXPECT_EQ(sequence.has_realized_coverage(), sequence.has_attention_mass());
+        EXPECT_EQ(sequence.layer_coverage_size(), 0);
+      }
+    }
+  }
+}
+
+TEST_F(TrainerTest, BudgetsByLayerAreTrainedAsPlannedAndCurvesAreReportedByLayer) {
+  RunSetup setup = Setup(2);
+  for (TrainOptions& options : setup.options) {
+    options.plan.set_layer_budgets(true);
+    options.plan.set_coverage_guard(1.0);  // as planned
+  }
+  const auto by_layer = [&](const v1::GlobalBatch& batch) -> std::optional<PlanOffer> {
+    PlanOffer offer = OfferFrom(setup.options[0].plan, batch);
+    v1::Plan plan = *offer.plan;
+    for (v1::RankPlan& rank : *plan.mutable_ranks()) {
+      for (v1::MicroBatch& mb : *rank.mutable_micro_batches()) {
+        for (v1::Slice& slice : *mb.mutable_slices()) {
+          slice.add_layer_budget_blocks(1);
+          slice.add_layer_budget_blocks(2);
+        }
+      }
+    }
+    offer.digest = planner::Digest(plan);
+    offer.plan = std::make_shared<const v1::Plan>(plan);
+    return offer;
+  };
+  ScriptedPlans a(by_layer);
+  ScriptedPlans b(by_layer);
+  setup.plans = {&a, &b};
+  ExpectAllFinished(RunRanks(setup));
+  for (const v1::RankTelemetry& telemetry : a.telemetry()) {
+    EXPECT_FALSE(telemetry.used_fallback());
+    for (const auto& micro_batch : telemetry.micro_batches()) {
+      for (const auto& sequence : micro_batch.sequences()) {
+        ASSERT_EQ(sequence.realized_budget_blocks_size(), 2);
+        EXPECT_EQ(sequence.realized_budget_blocks(0), 1u);
+        EXPECT_EQ(sequence.realized_budget_blocks(1), sequence.tokens() > 8 ? 2u : 1u);
+        ASSERT_EQ(sequence.layer_coverage_size(), 2);
+        for (int g = 0; g < sequence.coverage().coverage_size(); ++g) {
+          EXPECT_NEAR(
+              sequence.coverage().coverage(g),
+              (sequence.layer_coverage(0).coverage(g) + sequence.layer_coverage(1).coverage(g)) / 2,
+              1e-5);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(TrainerTest, AMemoryLimitLowersTheTokenCapAndIsKept) {
+  RunSetup setup = Setup(1);
+  TrainOptions& options = setup.options[0];
+  std::vector<std::string> lines;
+  const auto log = [&](const std::string& line) { lines.push_back(line); };
+  ASSERT_TRUE(FitTokenCap(options, 1, log).ok());
+  EXPECT_EQ(options.plan.max_tokens_per_micro_batch(), 128u);
+  EXPECT_TRUE(lines.empty());
+
+  options.plan.set_max_tokens_per_micro_batch(uint64_t{1} << 22);
+  options.memory_limit_bytes = int64_t{4} << 20;
+  ASSERT_TRUE(FitTokenCap(options, 1, log).ok());
+  const uint64_t cap = options.plan.max_tokens_per_micro_batch();
+  EXPECT_LT(cap, uint64_t{1} << 22);
+  EXPECT_GT(cap, 128u);
+  EXPECT_THAT(lines, ::testing::ElementsAre(HasSubstr("the memory limit of 4 MiB a rank holds")));
+  for (const RankResult& result : RunRanks(setup)) {
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    for (const StepRecord& record : result.records) {
+      EXPECT_LE(record.peak_memory_bytes(), 4 << 20);
+    }
+  }
+
+  options.memory_limit_bytes = 1000;
+  EXPECT_EQ(FitTokenCap(options, 1, log).code(), absl::StatusCode::kResourceExhausted);
+  // A rank that needs more all the same stops with an error instead of taking the machine down.
+  options.memory_limit_bytes = 300'000;
+  for (const RankResult& result : RunRanks(setup)) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kResourceExhausted) << result.status;
+    EXPECT_THAT(result.status.message(), HasSubstr("within the limit of 300000 bytes"));
+  }
+}
+
+TEST_F(TrainerTest, ActivationCheckpointingTrainsTheSameModel) {
+  RunSetup setup = Setup(2);
+  const std::vector<RankResult> keeps = RunRanks(setup);
+  for (TrainOptions& options : setup.options) options.model.activation_checkpointing = true;
+  const std::vector<RankResult> forgets = RunRanks(setup);
+  ExpectAllFinished(keeps);
+  ExpectAllFinished(forgets);
+  EXPECT_EQ(keeps[0].parameters, forgets[0].parameters);
 }
 
 }  // namespace

@@ -128,6 +128,9 @@ void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
       ->add_option("--search-effort", flags.search_effort,
                    "fast, normal (a few ms a plan) or high (up to 200 ms); of `sparsebalance`")
       ->capture_default_str();
+  group->add_flag_callback(
+      "--layer-budgets", [&plan] { plan.set_layer_budgets(true); },
+      "budgets by layer, dealt by what each layer's coverage gains");
   group
       ->add_option_function<uint32_t>(
           "--lookahead-steps", [&plan](uint32_t v) { plan.set_lookahead_steps(v); },
@@ -188,6 +191,12 @@ void AddTrainingFlags(CLI::App& app, WorkerFlags& flags) {
       ->add_option("--max-skipped-in-a-row", train.max_skipped_in_a_row,
                    "steps with a gradient that is not finite before the run stops")
       ->capture_default_str();
+  group->add_flag("--activation-checkpointing", train.model.activation_checkpointing,
+                  "keep less of the forward pass and compute it again in the backward pass");
+  group
+      ->add_option("--audit-every", train.audit_every,
+                   "steps between audits of coverage against true attention mass; 0: none")
+      ->capture_default_str();
   group->add_option("--checkpoint-dir", train.checkpoint_dir,
                     "folder shared by all nodes; empty: no checkpoints");
   group
@@ -205,6 +214,12 @@ void AddMachineFlags(CLI::App& app, WorkerFlags& flags) {
   group->add_option("--backend", train.backend, "auto, cpu or cuda")->capture_default_str();
   group->add_option("--threads-per-rank", train.threads_per_rank, "CPU threads of each rank")
       ->capture_default_str();
+  group
+      ->add_option_function<uint32_t>(
+          "--memory-limit-mib",
+          [&train](uint32_t mib) { train.memory_limit_bytes = int64_t{mib} << 20; },
+          "memory of a rank; lowers the tokens of a micro-batch to what it holds; 0: no limit")
+      ->default_str("0");
   group
       ->add_option("--collective-timeout-s", flags.collective_timeout_s,
                    "how long a rank waits for its peers before it holds one for lost")

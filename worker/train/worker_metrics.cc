@@ -40,6 +40,8 @@ struct WorkerMetrics::Impl {
   prometheus::Family<prometheus::Counter>* skipped_steps;
   prometheus::Family<prometheus::Gauge>* loss;
   prometheus::Family<prometheus::Gauge>* coverage;
+  prometheus::Family<prometheus::Gauge>* audited_mass;
+  prometheus::Family<prometheus::Gauge>* audited_coverage;
   prometheus::Family<prometheus::Gauge>* peak_memory_bytes;
 
   Impl() {
@@ -70,6 +72,10 @@ struct WorkerMetrics::Impl {
     loss = gauge("sparsebalance_worker_loss", "Mean loss of the last step, nats a token.");
     coverage = gauge("sparsebalance_worker_coverage_ratio",
                      "Mean coverage of the last step's sequences at the budgets used.");
+    audited_mass = gauge("sparsebalance_worker_audited_attention_mass_ratio",
+                         "Share of past attention on the chosen blocks, at the last audit.");
+    audited_coverage = gauge("sparsebalance_worker_audited_coverage_ratio",
+                             "What coverage said of the same choice, at the last audit.");
     peak_memory_bytes = gauge("sparsebalance_worker_peak_memory_bytes",
                               "Peak memory of the backend, largest over ranks.");
   }
@@ -128,6 +134,10 @@ void WorkerMetrics::Record(const std::string& policy, const StepRecord& record) 
   impl_->skipped_steps->Add(labels).Increment(record.skipped ? 1 : 0);
   impl_->loss->Add(labels).Set(record.loss());
   impl_->coverage->Add(labels).Set(record.mean_coverage());
+  if (record.audited_sequences() > 0) {
+    impl_->audited_mass->Add(labels).Set(record.audited_mass());
+    impl_->audited_coverage->Add(labels).Set(record.audited_coverage());
+  }
   impl_->peak_memory_bytes->Add(labels).Set(record.peak_memory_bytes());
 }
 

@@ -18,6 +18,7 @@
 #include "worker/train/file_util.h"
 #include "worker/train/job_run.h"
 #include "worker/train/startup_profile.h"
+#include "worker/train/token_cap.h"
 #include "worker/train/worker_metrics.h"
 
 namespace sparsebalance {
@@ -154,6 +155,7 @@ absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
   SB_ASSIGN_OR_RETURN(const data::IndexedDataset dataset,
                       data::IndexedDataset::Open(options.train.dataset_prefix));
   SB_RETURN_IF_ERROR(FillVocabulary(dataset, options.train));
+  SB_RETURN_IF_ERROR(FitTokenCap(options.train, options.ranks.size(), options.log));
   std::unique_ptr<WorkerMetrics> metrics;
   if (!options.metrics_listen.empty()) {
     SB_ASSIGN_OR_RETURN(metrics, WorkerMetrics::Serve(options.metrics_listen));

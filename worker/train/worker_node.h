@@ -54,11 +54,12 @@ struct WorkerNodeResult {
 };
 
 // Blocks until the run is over. Errors, by code:
-//   INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, OUT_OF_RANGE  bad options, data or checkpoint
+//   INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS  bad options, data or checkpoint
 //   ALREADY_EXISTS        the coordinator has another job, node or rank in this place
 //   UNAVAILABLE, ABORTED  a peer was lost or replaced: restart from the last checkpoint
 //   FAILED_PRECONDITION   the ranks do not agree (other data, another version)
-//   RESOURCE_EXHAUSTED    gradients were not finite too often in a row
+//   OUT_OF_RANGE          gradients were not finite too often in a row
+//   RESOURCE_EXHAUSTED    memory ran out
 //   CANCELLED             stopped before training began
 absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
                                                const StopSignal& stop);

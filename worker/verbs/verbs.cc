@@ -3,11 +3,14 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "worker/verbs/profile.h"
 
 namespace sparsebalance {
 
 absl::Span<const Verb> Verbs() {
-  static const auto* const verbs = new std::vector<Verb>{};
+  static const auto* const verbs = new std::vector<Verb>{
+      {"profile", "measure and fit this machine's latency by length and budget", &RunProfileVerb},
+  };
   return *verbs;
 }
 

@@ -307,6 +307,18 @@ TEST_P(ParityTest, AModelThatWeWriteTrainsAsInPyTorch) {
   Compare(folder_ / "case/model", Batch(), true, folder_ / "case/result.safetensors");
 }
 
+TEST_P(ParityTest, OtherBudgetsGiveOtherLogitsSoThatTheComparisonCanFail) {
+  if (GetParam().budgets.front() == kDense) GTEST_SKIP() << "dense";
+  WriteModel(GetParam(), folder_ / "model");
+  const model::TestModel ours = LoadModel(folder_ / "model");
+  MicroBatch dense = Batch();
+  dense.budgets.assign(dense.budgets.size(), kDense);
+  const auto sparse_logits = ours.model->Logits(Batch(), kGuard);
+  const auto dense_logits = ours.model->Logits(dense, kGuard);
+  ASSERT_TRUE(sparse_logits.ok() && dense_logits.ok());
+  EXPECT_GT(RelativeDistance(*sparse_logits, *dense_logits), 1e-2);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, ParityTest, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -53,11 +52,12 @@ class Fields {
   absl::Status Float(const char* name, bool required, float* out) const {
     const Json* value = Find(name);
     if (value == nullptr) return required ? Missing(name) : absl::OkStatus();
-    const float number = value->is_number() ? value->get<float>() : 0.0F;
-    if (!std::isfinite(number) || !(number > 0)) {
+    const double number = value->is_number() ? value->get<double>() : 0.0;
+    // Beyond the largest float32 a conversion is undefined; below the smallest it is 0.
+    if (!(number <= std::numeric_limits<float>::max()) || !(static_cast<float>(number) > 0)) {
       return Bad(name, *value, "a number above 0 that a float32 holds");
     }
-    *out = number;
+    *out = static_cast<float>(number);
     return absl::OkStatus();
   }
   absl::Status Bool(const char* name, bool required, bool* out) const {

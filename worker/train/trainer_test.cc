@@ -284,5 +284,14 @@ TEST_F(TrainerTest, TelemetryTellsTimesBudgetsCoverageAndWhatWasConsumed) {
   }
 }
 
+TEST_F(TrainerTest, RanksThatWouldBeginWithDifferentParametersDoNotTrain) {
+  RunSetup setup = Setup(2);
+  setup.options[1].seed = 8;
+  for (const RankResult& result : RunRanks(setup)) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition) << result.status;
+    EXPECT_THAT(result.status.message(), AllOf(HasSubstr("--seed"), HasSubstr("--init-from")));
+  }
+}
+
 }  // namespace
 }  // namespace sparsebalance

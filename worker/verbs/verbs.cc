@@ -3,11 +3,16 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "worker/verbs/convert_verb.h"
+#include "worker/verbs/inspect_verb.h"
 
 namespace sparsebalance {
 
 absl::Span<const Verb> Verbs() {
-  static const auto* const verbs = new std::vector<Verb>{};
+  static const auto* const verbs = new std::vector<Verb>{
+      {"convert", "writes a model as a Hugging Face folder", RunConvertVerb},
+      {"inspect", "shows what a model on disk consists of", RunInspectVerb},
+  };
   return *verbs;
 }
 

@@ -74,7 +74,8 @@ absl::Status Convert(const ConvertFlags& flags) {
 }  // namespace
 
 int RunConvertVerb(int argc, char** argv) {
-  CLI::App app("Writes a model as a folder that Hugging Face transformers reads.", "convert");
+  CLI::App app("Writes a model as a folder that Hugging Face transformers reads.",
+               "sparsebalance-worker convert");
   ConvertFlags flags;
   app.add_option("--from", flags.from,
                  "checkpoint folder (DIR/step-XXXXXXXX) or Hugging Face folder")

@@ -144,7 +144,8 @@ absl::Status Inspect(const std::string& path, bool json) {
 }  // namespace
 
 int RunInspectVerb(int argc, char** argv) {
-  CLI::App app("Shows what a model on disk consists of, without reading its values.", "inspect");
+  CLI::App app("Shows what a model on disk consists of, without reading its values.",
+               "sparsebalance-worker inspect");
   std::string path;
   bool json = false;
   app.add_option("path", path,

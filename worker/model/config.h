@@ -15,9 +15,10 @@ struct ModelConfig {
   int intermediate_size = 352;
   float rope_theta = 10000.0F;
   float rms_norm_eps = 1e-6F;
-  float initializer_range = 0.02F;  // standard deviation of matrices at initialization
-  bool tie_embeddings = true;       // the output projection is the token embedding
-  int block_tokens = 64;            // of the block-sparse attention
+  float initializer_range = 0.02F;      // standard deviation of matrices at initialization
+  bool tie_embeddings = true;           // the output projection is the token embedding
+  int max_position_embeddings = 32768;  // stated in exported models; nothing is computed from it
+  int block_tokens = 64;                // of the block-sparse attention
   // Coverage is measured on the last token of each sequence and every so many before it.
   int coverage_sample_stride = 8;
   // Forward keeps each layer's input and its selection of blocks; backward computes the rest again.

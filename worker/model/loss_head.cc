@@ -64,6 +64,11 @@ absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
         {rows, vocabulary, input.loss_scale}, some_logits, input.targets.Slice(begin, rows),
         input.loss_weights.Slice(begin, rows), backward ? some_logits : DeviceBuffer(), loss_sum));
     SB_RETURN_IF_ERROR(mark());
+    if (!backward && input.logits != nullptr) {
+      input.logits->resize(static_cast<size_t>((begin + rows) * vocabulary));
+      SB_RETURN_IF_ERROR(backend->CopyToHost(kernels::ConstDeviceBuffer(some_logits),
+                                             input.logits->data() + begin * vocabulary));
+    }
     if (!backward) continue;
     SB_RETURN_IF_ERROR(backend->Matmul(
         {.m = vocabulary, .n = hidden, .k = rows, .transpose_a = true, .accumulate = true},

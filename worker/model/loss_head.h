@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
@@ -16,6 +17,9 @@ struct LossHeadInput {
   ConstDeviceBuffer loss_weights;
   int64_t tokens;
   double loss_scale;
+  // Gets all logits, [tokens, vocabulary], where not null; only without a backward pass, which
+  // writes gradients in their place.
+  std::vector<float>* logits = nullptr;
 };
 
 struct LossHeadTimes {

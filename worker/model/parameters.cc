@@ -128,6 +128,13 @@ absl::Status Initialize(const Slot& slot, double range, uint64_t seed, kernels::
 
 int64_t ParameterArenaSize(const ModelConfig& config) { return LayOut(config).size(); }
 
+std::vector<ParameterShape> ParameterShapes(const ModelConfig& config) {
+  const ArenaLayout layout = LayOut(config);
+  std::vector<ParameterShape> out;
+  for (const Slot& slot : layout.slots()) out.push_back({slot.name, slot.shape});
+  return out;
+}
+
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const ModelConfig& config,
                                                                        kernels::Backend* backend,
                                                                        uint64_t seed) {

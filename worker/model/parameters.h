@@ -43,6 +43,13 @@ struct ModelWeights {
 // Elements of one arena: parameters and the gaps between them.
 int64_t ParameterArenaSize(const ModelConfig& config);
 
+// What a model of a config consists of, in the order of ParameterStore::parameters().
+struct ParameterShape {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+std::vector<ParameterShape> ParameterShapes(const ModelConfig& config);
+
 // All values in one arena and all gradients in another of the same layout, so that gradients can be
 // reduced in buckets that do not care for parameters. Gaps between parameters hold zeros.
 class ParameterStore {

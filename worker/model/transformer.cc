@@ -99,8 +99,16 @@ absl::StatusOr<MicroBatchReport> Transformer::Loss(const MicroBatch& batch, doub
   return Run(batch, 1.0, coverage_guard, false);
 }
 
+absl::StatusOr<std::vector<float>> Transformer::Logits(const MicroBatch& batch,
+                                                       double coverage_guard) {
+  std::vector<float> logits;
+  SB_RETURN_IF_ERROR(Run(batch, 1.0, coverage_guard, false, &logits).status());
+  return logits;
+}
+
 absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, double loss_scale,
-                                                  double coverage_guard, bool backward) {
+                                                  double coverage_guard, bool backward,
+                                                  std::vector<float>* logits) {
   SB_RETURN_IF_ERROR(batch.Validate(config_));
   if (!std::isfinite(loss_scale) || !(coverage_guard >= 0 && coverage_guard <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("loss scale ", loss_scale,
@@ -149,7 +157,7 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   LossHeadTimes head_times;
   SB_RETURN_IF_ERROR(RunLossHead(config_, backend_, weights, weight_grads,
                                  {inputs[layers].span(), device.targets.span(),
-                                  device.loss_weights.span(), tokens, loss_scale},
+                                  device.loss_weights.span(), tokens, loss_scale, logits},
                                  grad.span(), loss_sum.span(), &head_times));
   inputs[layers] = {};
   SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> head_done, backend_->RecordEvent());

@@ -37,6 +37,8 @@ class Transformer {
                                                    double coverage_guard);
   // Forward only, without keeping activations: backward times are 0.
   absl::StatusOr<MicroBatchReport> Loss(const MicroBatch& batch, double coverage_guard);
+  // The logits of every token, [tokens, vocab_size] on the host; for evaluation of short batches.
+  absl::StatusOr<std::vector<float>> Logits(const MicroBatch& batch, double coverage_guard);
 
   absl::Status ZeroGrads();
 
@@ -53,7 +55,8 @@ class Transformer {
       : config_(config), backend_(backend), store_(std::move(store)) {}
 
   absl::StatusOr<MicroBatchReport> Run(const MicroBatch& batch, double loss_scale,
-                                       double coverage_guard, bool backward);
+                                       double coverage_guard, bool backward,
+                                       std::vector<float>* logits = nullptr);
 
   ModelConfig config_;
   kernels::Backend* backend_;

@@ -7,20 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "nlohmann/json.hpp"
 #include "worker/data/file_io.h"
 #include "worker/train/file_util.h"
 
 namespace sparsebalance {
 namespace {
 
-constexpr int kFormat = 1;
-// With carried sequences: a version that does not know them would train some of them twice.
-constexpr int kFormatCarried = 2;
 constexpr char kPrefix[] = "step-";
-constexpr char kModelFile[] = "model.safetensors";
-constexpr char kOptimizerFile[] = "optimizer.safetensors";
-constexpr char kManifestFile[] = "manifest.json";
 
 // All ranks learn whether any of them failed; the code of the first failing rank's own error is
 // known to that rank only.
@@ -42,29 +35,17 @@ CheckpointStore::CheckpointStore(std::string folder, uint32_t kept,
 absl::Status CheckpointStore::WriteTensors(const std::string& folder, const TrainPosition& position,
                                            const std::vector<TensorView>& model,
                                            const std::vector<TensorView>& optimizer) const {
-  nlohmann::ordered_json manifest;
-  manifest["format"] = position.carried.empty() ? kFormat : kFormatCarried;
-  manifest["next_step"] = position.next_step;
-  manifest["epoch"] = position.epoch;
-  manifest["offset"] = position.offset;
-  manifest["optimizer_steps"] = position.optimizer_steps;
-  manifest["seed"] = position.seed;
-  manifest["dataset_fingerprint"] = absl::StrFormat("%016x", position.dataset_fingerprint);
-  manifest["model_class"] = position.model_class;
-  manifest["skipped_steps"] = position.skipped_steps;
-  for (const CarriedSequence& carried : position.carried) {
-    manifest["carried"].push_back(
-        {{"place", carried.place}, {"id", carried.id}, {"home_step", carried.home_step}});
-  }
+  CheckpointManifest manifest;
+  manifest.position = position;
   for (const auto& [name, tensors] :
-       {std::pair(kModelFile, &model), std::pair(kOptimizerFile, &optimizer)}) {
+       {std::pair(kCheckpointModelFile, &model), std::pair(kCheckpointOptimizerFile, &optimizer)}) {
     const std::string path = absl::StrCat(folder, "/", name);
     if (absl::Status status = WriteTensorFile(path, *tensors); !status.ok()) return status;
     absl::StatusOr<std::string> written = ReadFile(path);
     if (!written.ok()) return written.status();
-    manifest["files"][name] = Sha256Hex(*written);
+    manifest.files[name] = Sha256Hex(*written);
   }
-  return WriteFile(absl::StrCat(folder, "/", kManifestFile), manifest.dump(2) + "\n");
+  return WriteFile(absl::StrCat(folder, "/", kCheckpointManifestFile), FormatManifest(manifest));
 }
 
 absl::Status CheckpointStore::Save(Communicator& comm, const TrainPosition& position,
@@ -127,50 +108,21 @@ void CheckpointStore::RemoveOld() const {
 }
 
 absl::StatusOr<Checkpoint> CheckpointStore::Load(const std::string& folder) const {
-  absl::StatusOr<std::string> text = ReadFile(absl::StrCat(folder, "/", kManifestFile));
-  if (!text.ok()) return text.status();
-  const nlohmann::json manifest = nlohmann::json::parse(*text, nullptr, false);
-  if (manifest.is_discarded() || !manifest.is_object()) {
-    return absl::DataLossError("its manifest is not JSON");
-  }
+  absl::StatusOr<CheckpointManifest> manifest = ReadManifest(folder);
+  if (!manifest.ok()) return manifest.status();
   Checkpoint checkpoint;
   checkpoint.folder = folder;
-  try {
-    const int format = manifest.at("format").get<int>();
-    if (format != kFormat && format != kFormatCarried) {
-      return absl::UnimplementedError(absl::StrCat(
-          "its format is ", format, ", this version reads ", kFormat, " and ", kFormatCarried));
+  checkpoint.position = std::move(manifest->position);
+  for (const char* name : {kCheckpointModelFile, kCheckpointOptimizerFile}) {
+    const std::string path = absl::StrCat(folder, "/", name);
+    absl::StatusOr<std::string> bytes = ReadFile(path);
+    if (!bytes.ok()) return bytes.status();
+    if (Sha256Hex(*bytes) != manifest->files[name]) {
+      return absl::DataLossError(absl::StrCat("the checksum of ", name, " does not fit"));
     }
-    TrainPosition& position = checkpoint.position;
-    position.next_step = manifest.at("next_step").get<uint64_t>();
-    position.epoch = manifest.at("epoch").get<uint64_t>();
-    position.offset = manifest.at("offset").get<uint64_t>();
-    position.optimizer_steps = manifest.at("optimizer_steps").get<uint64_t>();
-    position.seed = manifest.at("seed").get<uint64_t>();
-    position.dataset_fingerprint =
-        std::stoull(manifest.at("dataset_fingerprint").get<std::string>(), nullptr, 16);
-    position.model_class = manifest.at("model_class").get<std::string>();
-    position.skipped_steps = manifest.at("skipped_steps").get<std::vector<uint64_t>>();
-    if (format == kFormatCarried) {
-      for (const nlohmann::json& carried : manifest.at("carried")) {
-        position.carried.push_back({.place = carried.at("place").get<uint64_t>(),
-                                    .id = carried.at("id").get<uint64_t>(),
-                                    .home_step = carried.at("home_step").get<uint64_t>()});
-      }
-    }
-    for (const char* name : {kModelFile, kOptimizerFile}) {
-      const std::string path = absl::StrCat(folder, "/", name);
-      absl::StatusOr<std::string> bytes = ReadFile(path);
-      if (!bytes.ok()) return bytes.status();
-      if (Sha256Hex(*bytes) != manifest.at("files").at(name).get<std::string>()) {
-        return absl::DataLossError(absl::StrCat("the checksum of ", name, " does not fit"));
-      }
-      absl::StatusOr<TensorFile> tensors = TensorFile::Read(path);
-      if (!tensors.ok()) return tensors.status();
-      (name == kModelFile ? checkpoint.model : checkpoint.optimizer) = *std::move(tensors);
-    }
-  } catch (const std::exception& e) {  // of the JSON library
-    return absl::DataLossError(absl::StrCat("its manifest lacks a field: ", e.what()));
+    absl::StatusOr<TensorFile> tensors = TensorFile::Read(path);
+    if (!tensors.ok()) return tensors.status();
+    (name == kCheckpointModelFile ? checkpoint.model : checkpoint.optimizer) = *std::move(tensors);
   }
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {

@@ -1,8 +1,8 @@
 // Checkpoints: DIR/step-00000012/ with
-//   manifest.json              position in the data, and a SHA-256 of every file that follows
-//   model.safetensors          parameters
-//   optimizer.safetensors      AdamW's moments, `NAME.m` and `NAME.v`
-//   coverage-rank-R.bin        coverage measured by rank R (optional knowledge)
+//   manifest.json              position in the data, the model's shape, and a SHA-256 of the
+//   tensors model.safetensors          parameters optimizer.safetensors      AdamW's moments,
+//   `NAME.m` and `NAME.v` coverage-rank-R.bin        coverage measured by rank R (optional
+//   knowledge)
 // A checkpoint is written to a folder of another name, synced and renamed: one that is there is
 // whole. DIR is shared by all nodes of the job (one machine, or a shared file system).
 #pragma once
@@ -15,24 +15,11 @@
 
 #include "absl/status/statusor.h"
 #include "worker/comm/communicator.h"
-#include "worker/train/carried_sequences.h"
+#include "worker/train/checkpoint_manifest.h"
 #include "worker/train/coverage_notes.h"
 #include "worker/train/tensor_file.h"
 
 namespace sparsebalance {
-
-// Where training stands; the authority on which sequences have been consumed.
-struct TrainPosition {
-  uint64_t next_step = 0;
-  uint64_t epoch = 0;
-  uint64_t offset = 0;           // sequences of the epoch consumed so far
-  uint64_t optimizer_steps = 0;  // updates made; skipped steps make none
-  uint64_t seed = 0;
-  uint64_t dataset_fingerprint = 0;
-  std::string model_class;
-  std::vector<uint64_t> skipped_steps;   // consumed without an update: gradient not finite
-  std::vector<CarriedSequence> carried;  // what look-ahead has exchanged, by place
-};
 
 struct Checkpoint {
   std::string folder;

@@ -8,6 +8,7 @@
 #include "kernels/status_macros.h"
 #include "worker/comm/gloo_communicator.h"
 #include "worker/comm/local_communicator.h"
+#include "worker/model_io/hf_checkpoint.h"
 #include "worker/train/file_util.h"
 
 namespace sparsebalance {
@@ -46,6 +47,7 @@ JobRun::JobRun(const WorkerNodeOptions& options, const std::string& policy,
   if (options.policies.size() > 1) {
     train_.job.set_name(absl::StrCat(train_.job.name(), "-", policy));
     if (!train_.checkpoint_dir.empty()) train_.checkpoint_dir += "/" + policy;
+    if (!train_.export_dir.empty()) train_.export_dir += "/" + policy;
   }
   trainers_.resize(options.ranks.size());
   comms_.resize(options.ranks.size());
@@ -67,6 +69,17 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(const WorkerNodeOptions& 
             ? absl::StrCat("job ", train.job.name(), ": resuming from ", run->checkpoint_->folder)
             : absl::StrCat("job ", train.job.name(), ": no checkpoint in ", train.checkpoint_dir,
                            ", starting anew"));
+  }
+  // What cannot work is said before the run, not after it.
+  if (!train.init_from.empty() && !run->checkpoint_.has_value()) {
+    SB_ASSIGN_OR_RETURN(const model_io::HfWeights weights,
+                        model_io::HfWeights::Open(train.init_from));
+    SB_RETURN_IF_ERROR(weights.CheckFits(train.model, options.log));
+  }
+  if (!train.export_dir.empty()) {
+    if (absl::Status status = model_io::CheckSaveFolder(train.export_dir); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("--export: ", status.message()));
+    }
   }
   if (!options.output_dir.empty()) {
     SB_ASSIGN_OR_RETURN(run->recorder_,
@@ -189,6 +202,20 @@ absl::Status JobRun::WriteCoverage() const {
   std::error_code error;
   std::filesystem::create_directories(folder, error);  // writing says what is wrong
   return WriteFile(absl::StrCat(folder, "/", options_.session.node_id, ".jsonl"), all.JsonLines());
+}
+
+absl::Status JobRun::Export(size_t index) {
+  if (train_.export_dir.empty() || options_.ranks[index] != 0) return absl::OkStatus();
+  const absl::Status status =
+      trainers_[index]->compute().Export(train_.export_dir, train_.export_type);
+  if (!status.ok()) {
+    // One code, whatever the system said: a full disk is to be mended like a wrong flag.
+    return absl::InvalidArgumentError(
+        absl::StrCat("all steps are done, but the model was not exported to ", train_.export_dir,
+                     " (--export): ", status.message()));
+  }
+  options_.log(absl::StrCat("job ", train_.job.name(), ": the model is in ", train_.export_dir));
+  return absl::OkStatus();
 }
 
 void JobRun::Leave(const std::string& reason, bool finished) {

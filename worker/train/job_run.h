@@ -41,6 +41,10 @@ class JobRun {
   // coverage/POLICY/NODE.jsonl.
   absl::Status WriteCoverage() const;
 
+  // Where local rank `index` is rank 0 of the job and an export is asked for: writes the model.
+  // From the rank's thread, after the last step. INVALID_ARGUMENT where it cannot be written.
+  absl::Status Export(size_t index);
+
   // Gives the ranks back to the coordinator.
   void Leave(const std::string& reason, bool finished);
 

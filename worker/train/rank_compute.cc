@@ -1,12 +1,14 @@
 #include "worker/train/rank_compute.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/packed_blocks.h"
 #include "kernels/status_macros.h"
+#include "worker/model_io/hf_checkpoint.h"
 
 namespace sparsebalance {
 namespace {
@@ -242,6 +244,33 @@ absl::Status RankCompute::Restore(const TensorFile& model, const TensorFile& opt
   }
   SB_RETURN_IF_ERROR(backend_->CopyToDevice(values, model_->values()));
   return optimizer_->ImportState(state);
+}
+
+absl::Status RankCompute::InitFrom(const std::string& folder) {
+  SB_ASSIGN_OR_RETURN(const model_io::HfWeights weights, model_io::HfWeights::Open(folder));
+  // Whoever starts the ranks has logged what is passed over.
+  SB_RETURN_IF_ERROR(weights.CheckFits(options_.model, [](const std::string&) {}));
+  return weights.Load(backend_.get(), model_->store());
+}
+
+absl::Status RankCompute::Export(const std::string& folder, model_io::ElementType type) {
+  SB_RETURN_IF_ERROR(backend_->Synchronize());
+  return model_io::SaveModel(folder, options_.model,
+                             model_io::SourceOf(backend_.get(), *model_->store()), {.type = type});
+}
+
+absl::StatusOr<uint64_t> RankCompute::ModelFingerprint() {
+  uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a, over words
+  std::vector<float> values;
+  for (const model::Parameter& parameter : model_->parameters()) {
+    values.resize(static_cast<size_t>(parameter.value.size()));
+    SB_RETURN_IF_ERROR(
+        backend_->CopyToHost(kernels::ConstDeviceBuffer(parameter.value), values.data()));
+    for (const float value : values) {
+      hash = (hash ^ std::bit_cast<uint32_t>(value)) * 0x100000001B3u;
+    }
+  }
+  return hash;
 }
 
 absl::StatusOr<RankCompute::Timing> RankCompute::Measure(uint64_t tokens, uint32_t budget_blocks) {

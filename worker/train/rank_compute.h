@@ -14,6 +14,7 @@
 #include "worker/data/indexed_dataset.h"
 #include "worker/model/adamw.h"
 #include "worker/model/transformer.h"
+#include "worker/model_io/tensor_info.h"
 #include "worker/train/step_record.h"
 #include "worker/train/tensor_file.h"
 #include "worker/train/train_options.h"
@@ -44,6 +45,13 @@ class RankCompute {
   absl::StatusOr<std::vector<TensorView>> OptimizerTensors();
   absl::Status Restore(const TensorFile& model, const TensorFile& optimizer,
                        uint64_t optimizer_steps);
+  // The parameters of a Hugging Face folder. NOT_FOUND or INVALID_ARGUMENT naming a tensor that is
+  // missing, misshapen or not of this model.
+  absl::Status InitFrom(const std::string& folder);
+  // Writes the model there; the optimizer's state is not part of it.
+  absl::Status Export(const std::string& folder, model_io::ElementType type);
+  // The same on ranks that hold the same parameters bit by bit.
+  absl::StatusOr<uint64_t> ModelFingerprint();
   uint64_t optimizer_steps() const { return static_cast<uint64_t>(optimizer_->step()); }
 
   struct Timing {

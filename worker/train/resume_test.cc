@@ -255,6 +255,9 @@ TEST_F(ResumeTest, ACheckpointOfOtherDataModelOrSeedIsRefused) {
   EXPECT_THAT(model.message(), HasSubstr("another model"));
   const absl::Status seed = resumed_with([](TrainOptions& options) { options.seed = 8; });
   EXPECT_THAT(seed.message(), HasSubstr("another seed"));
+  const absl::Status theta =
+      resumed_with([](TrainOptions& options) { options.model.rope_theta = 5e5F; });
+  EXPECT_THAT(theta.message(), HasSubstr("another rope_theta"));
 }
 
 TEST_F(ResumeTest, AReplayThatEndsEarlyIsAnErrorAndNotAFallback) {

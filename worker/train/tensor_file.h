@@ -1,5 +1,5 @@
-// Named float32 tensors in one file, in the safetensors layout: eight bytes with the length of a
-// JSON header (little-endian), the header, the data. Written aside, synced and renamed.
+// The tensors of a checkpoint: float32, in one safetensors file (model_io/safetensors.h) that is
+// written and read whole.
 #pragma once
 
 #include <cstdint>

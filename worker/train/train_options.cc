@@ -91,9 +91,12 @@ absl::Status ValidateTrainOptions(const TrainOptions& options,
   SB_RETURN_IF_ERROR(ScheduleOf(options).Validate());
   const auto& metadata = dataset.metadata();
   if (metadata.has_value() && metadata->vocabulary_size > options.model.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the data set ", options.dataset_prefix, " has a vocabulary of ", metadata->vocabulary_size,
-        " tokens, the model of ", options.model.vocab_size, " (--vocabulary-size)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the data set ", options.dataset_prefix, " has a vocabulary of ",
+                     metadata->vocabulary_size, " tokens, the model of ", options.model.vocab_size,
+                     options.init_from.empty()
+                         ? " (--vocabulary-size)"
+                         : absl::StrCat(" (vocab_size of --init-from ", options.init_from, ")")));
   }
   const uint64_t cap = options.plan.max_tokens_per_micro_batch();
   const uint64_t multiple = std::max<uint32_t>(1, options.plan.padding_multiple());

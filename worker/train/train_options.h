@@ -12,6 +12,7 @@
 #include "sparsebalance/v1/coordinator.pb.h"
 #include "worker/model/config.h"
 #include "worker/model/schedule.h"
+#include "worker/model_io/tensor_info.h"
 
 namespace sparsebalance {
 
@@ -60,6 +61,14 @@ struct TrainOptions {
   // every sequence; 0: never.
   uint64_t audit_every = 10;
   int audit_queries = 16;
+
+  // Folder of a Hugging Face model whose parameters training starts from; `model` is its shape.
+  // Empty: parameters are drawn by `seed`. A checkpoint that is resumed wins.
+  std::string init_from;
+  // Folder that gets the trained model in Hugging Face form once all steps are done; empty: none.
+  // Training is in float32, so another type rounds.
+  std::string export_dir;
+  model_io::ElementType export_type = model_io::ElementType::kF32;
 
   // Steps in a row whose gradient is not finite before the run stops.
   uint32_t max_skipped_in_a_row = 5;

@@ -1,6 +1,7 @@
 #include "worker/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -33,6 +34,20 @@ const v1::RankPlan* FindRank(const v1::Plan& plan, uint32_t rank) {
     if (candidate.rank() == rank) return &candidate;
   }
   return nullptr;
+}
+
+// Ranks that begin with different parameters would train different models and never notice: only
+// gradients are exchanged. Collective.
+absl::Status CheckSameModel(RankCompute& compute, Communicator& comm) {
+  SB_ASSIGN_OR_RETURN(const uint64_t fingerprint, compute.ModelFingerprint());
+  // The greatest of x and of -x are opposite only where all are equal.
+  const auto mine = static_cast<int64_t>(fingerprint >> 1);
+  std::array<int64_t, 2> greatest = {mine, -mine};
+  SB_RETURN_IF_ERROR(comm.AllReduceMaxInt64(greatest));
+  if (greatest[0] == -greatest[1]) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the ranks begin with different parameters: give all of them the same --seed and the same "
+      "model in --init-from");
 }
 
 }  // namespace
@@ -70,12 +85,23 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& opt
     if (position.model_class != ModelClass(options.model)) {
       return refuse("model", position.model_class, ModelClass(options.model));
     }
+    if (position.model.has_value() && position.model->rope_theta != options.model.rope_theta) {
+      return refuse("rope_theta", absl::StrCat(position.model->rope_theta),
+                    absl::StrCat(options.model.rope_theta));
+    }
+    if (position.model.has_value() && position.model->rms_norm_eps != options.model.rms_norm_eps) {
+      return refuse("rms_norm_eps", absl::StrCat(position.model->rms_norm_eps),
+                    absl::StrCat(options.model.rms_norm_eps));
+    }
     if (position.seed != options.seed) {
       return refuse("seed", absl::StrCat(position.seed), absl::StrCat(options.seed));
     }
     SB_RETURN_IF_ERROR(
         compute->Restore(checkpoint->model, checkpoint->optimizer, position.optimizer_steps));
+  } else if (!options.init_from.empty()) {
+    SB_RETURN_IF_ERROR(compute->InitFrom(options.init_from));
   }
+  SB_RETURN_IF_ERROR(CheckSameModel(*compute, *dependencies.comm));
   SB_ASSIGN_OR_RETURN(
       BatchSource batches,
       BatchSource::Create(options, dependencies.dataset,
@@ -307,6 +333,7 @@ TrainPosition Trainer::Position() const {
   position.seed = options_.seed;
   position.dataset_fingerprint = dependencies_.dataset->fingerprint();
   position.model_class = ModelClass(options_.model);
+  position.model = options_.model;
   position.skipped_steps = skipped_steps_;
   return position;
 }

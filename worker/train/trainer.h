@@ -44,7 +44,8 @@ enum class StepOutcome { kTrained, kFinished, kStopped };
 
 class Trainer {
  public:
-  // Builds the model and the batches, from `checkpoint` where there is one.
+  // Builds the model and the batches, from `checkpoint` where there is one. Collective:
+  // FAILED_PRECONDITION where ranks do not begin with the same parameters.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainOptions& options,
                                                          TrainerDependencies dependencies,
                                                          const Checkpoint* checkpoint);

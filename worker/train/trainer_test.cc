@@ -401,5 +401,15 @@ TEST_F(TrainerTest, ActivationCheckpointingTrainsTheSameModel) {
   EXPECT_EQ(keeps[0].parameters, forgets[0].parameters);
 }
 
+
+TEST_F(TrainerTest, RanksThatWouldBeginWithDifferentParametersDoNotTrain) {
+  RunSetup setup = Setup(2);
+  setup.options[1].seed = 8;
+  for (const RankResult& result : RunRanks(setup)) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition) << result.status;
+    EXPECT_THAT(result.status.message(), AllOf(HasSubstr("--seed"), HasSubstr("--init-from")));
+  }
+}
+
 }  // namespace
 }  // namespace sparsebalance

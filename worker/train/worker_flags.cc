@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/settings_text.h"
+#include "kernels/status_macros.h"
 
 namespace sparsebalance {
 namespace {
@@ -101,9 +102,10 @@ void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
   group->add_flag_function(
       "--equal-micro-batch-count", [&plan](int64_t) { plan.set_equal_micro_batch_count(true); },
       "the same number of micro-batches on every rank");
-  AddSetter(*group, "--block-tokens", "tokens in a block of attention", [&plan](uint32_t v) {
-    plan.set_block_tokens(v);
-  })->default_str("64");
+  flags.block_tokens =
+      AddSetter(*group, "--block-tokens", "tokens in a block of attention", [&plan](uint32_t v) {
+        plan.set_block_tokens(v);
+      })->default_str("64");
   AddSetter(*group, "--base-budget", "blocks a query attends to, its own included",
             [&plan](uint32_t v) { plan.set_base_budget_blocks(v); })
       ->default_str("8");
@@ -148,22 +150,12 @@ void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
 }
 
 void AddModelFlags(CLI::App& app, WorkerFlags& flags) {
-  model::ModelConfig& model = flags.node.train.model;
+  TrainOptions& train = flags.node.train;
   auto* group = app.add_option_group("Model (Qwen2 family)");
-  group->add_option("--hidden-size", model.hidden_size, "width")->capture_default_str();
-  group->add_option("--layers", model.num_layers, "decoder layers")->capture_default_str();
-  group->add_option("--heads", model.num_heads, "query heads")->capture_default_str();
-  group->add_option("--kv-heads", model.num_kv_heads, "key and value heads")->capture_default_str();
-  group->add_option("--head-dim", model.head_dim, "0: hidden size / heads")->default_str("0");
-  group->add_option("--vocabulary-size", model.vocab_size, "0: the data set's")->default_str("0");
-  group->add_option("--intermediate-size", model.intermediate_size, "width of the MLP")
-      ->capture_default_str();
-  group->add_option("--rope-theta", model.rope_theta, "base of the rotary embedding")
-      ->capture_default_str();
-  group->add_option("--rms-norm-epsilon", model.rms_norm_eps, "epsilon of RMSNorm")
-      ->capture_default_str();
-  group->add_flag("--tie-embeddings,!--untie-embeddings", model.tie_embeddings,
-                  "share the input and output embedding");
+  flags.model_flags.Add(*group, train.model);
+  group->add_option("--init-from", train.init_from,
+                    "folder of a Hugging Face model: shape and first parameters come from it; a "
+                    "checkpoint that is resumed wins");
 }
 
 void AddTrainingFlags(CLI::App& app, WorkerFlags& flags) {
@@ -206,6 +198,13 @@ void AddTrainingFlags(CLI::App& app, WorkerFlags& flags) {
   group->add_option("--checkpoints-kept", train.checkpoints_kept, "older ones are removed")
       ->capture_default_str();
   group->add_flag("--resume", train.resume, "go on from the newest checkpoint, if there is one");
+  group->add_option(
+      "--export", train.export_dir,
+      "folder that gets the trained model in Hugging Face form, at the end of the run");
+  group
+      ->add_option("--export-dtype", flags.export_dtype,
+                   "fp32, bf16 or fp16; training is in fp32, so only fp32 loses nothing")
+      ->capture_default_str();
 }
 
 void AddMachineFlags(CLI::App& app, WorkerFlags& flags) {
@@ -308,6 +307,16 @@ absl::Status FinishWorkerFlags(WorkerFlags& flags) {
   }
   train.plan.set_data_parallel_size(train.parallelism.data());
   train.plan.set_pipeline_parallel_size(train.parallelism.pipeline());
+  const auto export_type = model_io::ElementTypeFromFlag(flags.export_dtype);
+  if (!export_type.ok()) return planner::Named("--export-dtype", export_type.status());
+  train.export_type = *export_type;
+  if (!train.init_from.empty()) {
+    SB_RETURN_IF_ERROR(flags.model_flags.TakeFrom(train.init_from, train.model));
+    // An export of ours states its block size; the flag may choose another.
+    if (flags.block_tokens->count() == 0) {
+      train.plan.set_block_tokens(static_cast<uint32_t>(train.model.block_tokens));
+    }
+  }
   if (train.model.head_dim == 0 && train.model.num_heads > 0) {
     train.model.head_dim = train.model.hidden_size / train.model.num_heads;
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "worker/train/model_flags.h"
 #include "worker/train/worker_node.h"
 
 namespace sparsebalance {
@@ -23,12 +24,16 @@ struct WorkerFlags {
   double plan_deadline_ms = 250;
   double collective_timeout_s = 300;
   double start_timeout_s = 0;
+  std::string export_dtype = "fp32";
+  ModelFlags model_flags;
+  CLI::Option* block_tokens = nullptr;
 };
 
 // `flags` outlives `app`.
 void AddWorkerFlags(CLI::App& app, WorkerFlags& flags);
 
-// Checks and converts; call after parsing. INVALID_ARGUMENT names the flag.
+// Checks and converts, and reads the config of --init-from; call after parsing, while the app
+// lives. INVALID_ARGUMENT names the flag.
 absl::Status FinishWorkerFlags(WorkerFlags& flags);
 
 }  // namespace sparsebalance

@@ -109,6 +109,7 @@ class RankThreads {
         if (outcome == StepOutcome::kFinished) {
           finished[r] = true;
           SB_RETURN_IF_ERROR(runs_[r]->trainer(index).SaveCheckpoint());
+          SB_RETURN_IF_ERROR(runs_[r]->Export(index));
         }
       }
     }

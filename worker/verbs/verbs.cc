@@ -3,13 +3,17 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "worker/verbs/profile.h"
+#include "worker/verbs/convert_verb.h"
+#include "worker/verbs/inspect_verb.h"
+#include "worker/verbs/profile_verb.h"
 
 namespace sparsebalance {
 
 absl::Span<const Verb> Verbs() {
   static const auto* const verbs = new std::vector<Verb>{
-      {"profile", "measure and fit this machine's latency by length and budget", &RunProfileVerb},
+      {"convert", "writes a model as a Hugging Face folder", RunConvertVerb},
+      {"inspect", "shows what a model on disk consists of", RunInspectVerb},
+      {"profile", "measures and fits this machine's latency by length and budget", RunProfileVerb},
   };
   return *verbs;
 }

@@ -1,10 +1,9 @@
-#include "worker/verbs/profile.h"
+#include "worker/verbs/profile_verb.h"
 
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -15,10 +14,10 @@
 #include "kernels/status_macros.h"
 #include "worker/client/coordinator_client.h"
 #include "worker/data/indexed_dataset.h"
-#include "worker/train/exit_codes.h"
 #include "worker/train/file_util.h"
 #include "worker/train/startup_profile.h"
 #include "worker/train/worker_flags.h"
+#include "worker/verbs/verb_main.h"
 
 namespace sparsebalance {
 namespace {
@@ -129,17 +128,7 @@ int RunProfileVerb(int argc, char** argv) {
   app.add_option("--seconds", flags.seconds, "to measure, about")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? kExitFinished : kExitUsage;
-  }
-  if (const absl::Status status = Run(flags); !status.ok()) {
-    std::cerr << "sparsebalance-worker profile: " << std::string(status.message()) << std::endl;
-    return ExitCodeOf(status);
-  }
-  return kExitFinished;
+  return RunVerb(app, argc, argv, [&flags] { return Run(flags); });
 }
 
 }  // namespace sparsebalance

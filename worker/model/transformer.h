@@ -10,6 +10,7 @@
 #include "worker/model/config.h"
 #include "worker/model/micro_batch.h"
 #include "worker/model/parameters.h"
+#include "worker/model/token_scores.h"
 
 namespace sparsebalance::model {
 
@@ -37,6 +38,8 @@ class Transformer {
                                                    double coverage_guard);
   // Forward only, without keeping activations: backward times are 0.
   absl::StatusOr<MicroBatchReport> Loss(const MicroBatch& batch, double coverage_guard);
+  // The same pass, token by token.
+  absl::StatusOr<std::vector<TokenScore>> Scores(const MicroBatch& batch, double coverage_guard);
 
   absl::Status ZeroGrads();
 
@@ -53,7 +56,8 @@ class Transformer {
       : config_(config), backend_(backend), store_(std::move(store)) {}
 
   absl::StatusOr<MicroBatchReport> Run(const MicroBatch& batch, double loss_scale,
-                                       double coverage_guard, bool backward);
+                                       double coverage_guard, bool backward,
+                                       std::vector<TokenScore>* scores = nullptr);
 
   ModelConfig config_;
   kernels::Backend* backend_;

@@ -144,25 +144,6 @@ void AddPlanFlags(CLI::App& app, WorkerFlags& flags) {
       ->delimiter(',');
 }
 
-void AddModelFlags(CLI::App& app, WorkerFlags& flags) {
-  model::ModelConfig& model = flags.node.train.model;
-  auto* group = app.add_option_group("Model (Qwen2 family)");
-  group->add_option("--hidden-size", model.hidden_size, "width")->capture_default_str();
-  group->add_option("--layers", model.num_layers, "decoder layers")->capture_default_str();
-  group->add_option("--heads", model.num_heads, "query heads")->capture_default_str();
-  group->add_option("--kv-heads", model.num_kv_heads, "key and value heads")->capture_default_str();
-  group->add_option("--head-dim", model.head_dim, "0: hidden size / heads")->default_str("0");
-  group->add_option("--vocabulary-size", model.vocab_size, "0: the data set's")->default_str("0");
-  group->add_option("--intermediate-size", model.intermediate_size, "width of the MLP")
-      ->capture_default_str();
-  group->add_option("--rope-theta", model.rope_theta, "base of the rotary embedding")
-      ->capture_default_str();
-  group->add_option("--rms-norm-epsilon", model.rms_norm_eps, "epsilon of RMSNorm")
-      ->capture_default_str();
-  group->add_flag("--tie-embeddings,!--untie-embeddings", model.tie_embeddings,
-                  "share the input and output embedding");
-}
-
 void AddTrainingFlags(CLI::App& app, WorkerFlags& flags) {
   TrainOptions& train = flags.node.train;
   OptimizerOptions& optimizer = train.optimizer;
@@ -243,6 +224,28 @@ void AddEnvironmentNames(CLI::App& app) {
 
 }  // namespace
 
+void AddModelFlags(CLI::App& app, model::ModelConfig& model) {
+  auto* group = app.add_option_group("Model (Qwen2 family)");
+  group->add_option("--hidden-size", model.hidden_size, "width")->capture_default_str();
+  group->add_option("--layers", model.num_layers, "decoder layers")->capture_default_str();
+  group->add_option("--heads", model.num_heads, "query heads")->capture_default_str();
+  group->add_option("--kv-heads", model.num_kv_heads, "key and value heads")->capture_default_str();
+  group->add_option("--head-dim", model.head_dim, "0: hidden size / heads")->default_str("0");
+  group->add_option("--vocabulary-size", model.vocab_size, "0: the data set's")->default_str("0");
+  group->add_option("--intermediate-size", model.intermediate_size, "width of the MLP")
+      ->capture_default_str();
+  group->add_option("--rope-theta", model.rope_theta, "base of the rotary embedding")
+      ->capture_default_str();
+  group->add_option("--rms-norm-epsilon", model.rms_norm_eps, "epsilon of RMSNorm")
+      ->capture_default_str();
+  group
+      ->add_option("--initializer-range", model.initializer_range,
+                   "standard deviation of matrices at the start")
+      ->capture_default_str();
+  group->add_flag("--tie-embeddings,!--untie-embeddings", model.tie_embeddings,
+                  "share the input and output embedding");
+}
+
 void AddWorkerFlags(CLI::App& app, WorkerFlags& flags) {
   TrainOptions& train = flags.node.train;
   train.job.set_namespace_("default");
@@ -262,7 +265,7 @@ void AddWorkerFlags(CLI::App& app, WorkerFlags& flags) {
   app.allow_config_extras(CLI::config_extras_mode::error);
   AddJobFlags(app, flags);
   AddPlanFlags(app, flags);
-  AddModelFlags(app, flags);
+  AddModelFlags(app, train.model);
   AddTrainingFlags(app, flags);
   AddMachineFlags(app, flags);
   AddEnvironmentNames(app);

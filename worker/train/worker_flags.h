@@ -28,6 +28,9 @@ struct WorkerFlags {
 // `flags` outlives `app`.
 void AddWorkerFlags(CLI::App& app, WorkerFlags& flags);
 
+// The flags of the model's shape alone, as a group; for verbs that read a checkpoint.
+void AddModelFlags(CLI::App& app, model::ModelConfig& model);
+
 // Checks and converts; call after parsing. INVALID_ARGUMENT names the flag.
 absl::Status FinishWorkerFlags(WorkerFlags& flags);
 

@@ -3,11 +3,16 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "worker/verbs/eval.h"
+#include "worker/verbs/recall_data.h"
 
 namespace sparsebalance {
 
 absl::Span<const Verb> Verbs() {
-  static const auto* const verbs = new std::vector<Verb>{};
+  static const auto* const verbs = new std::vector<Verb>{
+      {"eval", "perplexity by length, recall by distance, of a checkpoint", RunEval},
+      {"recall-data", "write the built-in recall task as a data set", RunRecallData},
+  };
   return *verbs;
 }
 

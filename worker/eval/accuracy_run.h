@@ -22,7 +22,7 @@ struct AccuracyRunOptions {
   uint64_t checkpoint_every = 10;  // how finely equal time can be met
   uint32_t ranks = 2;
   uint32_t global_batch_size = 16;
-  uint32_t base_budget_blocks = 4;
+  uint32_t base_budget_blocks = 6;
   uint64_t max_tokens_per_micro_batch = 1024;
   double learning_rate = 0.004;  // constant after the warm-up
   uint64_t training_sequences = 8000;

@@ -46,11 +46,14 @@ class Random {
 constexpr int64_t kPairTokens = 1;
 constexpr int64_t kQueryTokens = 2;  // with the answer
 
-struct OpenPair {
-  int64_t key, value;
-  int64_t position;
+// A key, where it is paired and where it is queried.
+struct PlannedPair {
+  int64_t key = 0, value = 0;
+  int64_t position = -1;  // once it is laid out
+  int64_t block = 0;
 };
 
+// Plans block by block which pairs and queries come where, then lays the blocks out.
 class Generator {
  public:
   Generator(const RecallTaskOptions& options, uint64_t index)
@@ -63,40 +66,94 @@ class Generator {
     const int64_t length = options_.lengths[static_cast<size_t>(
         random_.Below(static_cast<int64_t>(options_.lengths.size())))];
     for (int64_t begin = 0; begin < length; begin += options_.block_tokens) {
-      AddBlock(std::min(options_.block_tokens, length - begin));
+      Block& block = blocks_.emplace_back();
+      block.tokens = std::min(options_.block_tokens, length - begin);
+      block.free = block.tokens;
     }
+    for (int64_t b = 0; b < Blocks(); ++b) {
+      for (int64_t p = 0; p < options_.pairs_per_block; ++p) PlanPair(b);
+    }
+    for (Block& block : blocks_) LayOut(block);
     return std::move(out_);
   }
 
  private:
-  enum class Item { kPair, kQuery };
+  // Items are pairs, by their index in pairs_; a query is the pair that it asks for.
+  struct Item {
+    size_t pair;
+    bool query;
+  };
+  struct Block {
+    int64_t tokens = 0;
+    int64_t free = 0;
+    int64_t queries = 0;
+    std::vector<Item> items;
+  };
 
-  // Items in random order at random places.
-  void AddBlock(int64_t tokens) {
-    std::vector<Item> items(static_cast<size_t>(options_.pairs_per_block), Item::kPair);
-    items.insert(items.end(), static_cast<size_t>(options_.queries_per_block), Item::kQuery);
-    random_.Shuffle(items);
-    int64_t filler = tokens;
-    for (const Item item : items) filler -= Tokens(item);
-    for (; filler < 0; items.pop_back()) filler += Tokens(items.back());  // a short last block
-    while (!items.empty() || filler > 0) {
-      const int64_t place = random_.Below(static_cast<int64_t>(items.size()) + filler);
-      if (place < filler) {
-        AddFiller();
-        --filler;
-        continue;
-      }
-      const Item item = items.back();
-      items.pop_back();
-      if (item == Item::kPair) {
-        AddPair();
-      } else {
-        AddQuery();
-      }
-    }
+  int64_t Blocks() const { return static_cast<int64_t>(blocks_.size()); }
+
+  bool HasRoomForQuery(const Block& block) const {
+    return block.queries < options_.queries_per_block && block.free >= kQueryTokens;
   }
 
-  static int64_t Tokens(Item item) { return item == Item::kPair ? kPairTokens : kQueryTokens; }
+  void PlanPair(int64_t b) {
+    Block& block = blocks_[static_cast<size_t>(b)];
+    if (block.free < kPairTokens) return;
+    block.free -= kPairTokens;
+    block.items.push_back({pairs_.size(), /*query=*/false});
+    pairs_.push_back({.key = keys_.back(), .value = random_.Below(options_.values), .block = b});
+    keys_.pop_back();
+
+    // Every range that still has room is as likely as the others, whatever its width.
+    std::vector<std::vector<int64_t>> choices;
+    for (const DistanceRange& range : options_.distances) {
+      std::vector<int64_t> places;
+      const int64_t last = std::min(b + range.last, Blocks() - 1);
+      for (int64_t place = b + range.first; place <= last; ++place) {
+        if (HasRoomForQuery(blocks_[static_cast<size_t>(place)])) places.push_back(place);
+      }
+      if (!places.empty()) choices.push_back(std::move(places));
+    }
+    if (choices.empty()) return;  // a pair that nobody asks for
+    const int64_t place = Choose(Choose(choices));
+    Block& asked = blocks_[static_cast<size_t>(place)];
+    asked.free -= kQueryTokens;
+    ++asked.queries;
+    asked.items.push_back({pairs_.size() - 1, /*query=*/true});
+  }
+
+  template <typename T>
+  const T& Choose(const std::vector<T>& from) {
+    return from[static_cast<size_t>(random_.Below(static_cast<int64_t>(from.size())))];
+  }
+
+  // Items in random order at random places, a query never before its pair.
+  void LayOut(Block& block) {
+    random_.Shuffle(block.items);
+    for (size_t q = 0; q < block.items.size(); ++q) {
+      for (size_t p = q + 1; p < block.items.size(); ++p) {
+        if (block.items[q].query && !block.items[p].query &&
+            block.items[q].pair == block.items[p].pair) {
+          std::swap(block.items[q], block.items[p]);
+        }
+      }
+    }
+    auto left = static_cast<int64_t>(block.items.size());
+    for (const Item& item : block.items) {
+      // Each gap between items is as likely to get the next filler: their number is random.
+      for (; block.free > 0 && random_.Below(left + block.free) < block.free; --block.free) {
+        AddFiller();
+      }
+      --left;
+      if (item.query) {
+        AddQuery(pairs_[item.pair]);
+      } else {
+        AddPair(pairs_[item.pair]);
+      }
+    }
+    for (; block.free > 0; --block.free) AddFiller();
+  }
+
   int64_t position() const { return static_cast<int64_t>(out_.tokens.size()); }
 
   void Add(int64_t token, bool supervised = false) {
@@ -104,50 +161,22 @@ class Generator {
     out_.mask.push_back(supervised ? 1 : 0);
   }
   void AddFiller() { Add(random_.Below(options_.fillers)); }
-
-  void AddPair() {
-    const int64_t key = keys_.back();
-    keys_.pop_back();
-    const int64_t value = random_.Below(options_.values);
-    open_.push_back({key, value, position()});
-    Add(options_.Pair(key, value));
+  void AddPair(PlannedPair& pair) {
+    pair.position = position();
+    Add(options_.Pair(pair.key, pair.value));
   }
-
-  int64_t Distance(const OpenPair& pair) const {
-    return position() / options_.block_tokens - pair.position / options_.block_tokens;
-  }
-
-  // Filler where no pair is left at any wanted distance.
-  void AddQuery() {
-    std::vector<std::vector<size_t>> choices;
-    for (const DistanceRange& range : options_.distances) {
-      std::vector<size_t> inside;
-      for (size_t i = 0; i < open_.size(); ++i) {
-        const int64_t distance = Distance(open_[i]);
-        if (distance >= range.first && distance <= range.last) inside.push_back(i);
-      }
-      if (!inside.empty()) choices.push_back(std::move(inside));
-    }
-    if (choices.empty()) {
-      AddFiller();
-      AddFiller();
-      return;
-    }
-    const std::vector<size_t>& inside =
-        choices[static_cast<size_t>(random_.Below(static_cast<int64_t>(choices.size())))];
-    const size_t chosen =
-        inside[static_cast<size_t>(random_.Below(static_cast<int64_t>(inside.size())))];
-    const OpenPair pair = open_[chosen];
-    out_.queries.push_back({position(), pair.position, Distance(pair)});
-    open_.erase(open_.begin() + static_cast<int64_t>(chosen));
+  void AddQuery(const PlannedPair& pair) {
+    out_.queries.push_back(
+        {position(), pair.position, position() / options_.block_tokens - pair.block});
     Add(options_.Query(pair.key));
     Add(options_.Value(pair.value), /*supervised=*/true);
   }
 
   const RecallTaskOptions& options_;
   Random random_;
-  std::vector<int64_t> keys_;   // not yet paired
-  std::vector<OpenPair> open_;  // not yet queried
+  std::vector<int64_t> keys_;  // not yet paired
+  std::vector<PlannedPair> pairs_;
+  std::vector<Block> blocks_;
   RecallSequence out_;
 };
 
@@ -198,14 +227,17 @@ absl::Status RecallTaskOptions::Validate() const {
         absl::StrCat("a block of ", block_tokens, " tokens has no room for ", pairs_per_block,
                      " pairs and ", queries_per_block, " queries with their answers"));
   }
-  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  const int64_t blocks = (longest + block_tokens - 1) / block_tokens;
-  if (blocks * pairs_per_block > keys) {
+  if (MaxBlocks() * pairs_per_block > keys) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a sequence of ", longest, " tokens has up to ", blocks * pairs_per_block,
+        absl::StrCat("a sequence of ", MaxBlocks(), " blocks has ", MaxBlocks() * pairs_per_block,
                      " pairs, each with a key of its own, and there are ", keys, " keys"));
   }
   return absl::OkStatus();
+}
+
+int64_t RecallTaskOptions::MaxBlocks() const {
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  return (longest + block_tokens - 1) / block_tokens;
 }
 
 RecallSequence MakeRecallSequence(const RecallTaskOptions& options, uint64_t index) {

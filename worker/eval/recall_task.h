@@ -46,13 +46,15 @@ struct RecallTaskOptions {
   std::vector<DistanceRange> distances = {{0, 0}, {1, 1}, {2, 3}, {4, 7}, {8, 15}, {16, 31}};
   int64_t keys = 32;
   int64_t values = 4;
-  int64_t fillers = 2;
+  int64_t fillers = 1;
   int64_t pairs_per_block = 1;
-  int64_t queries_per_block = 1;
+  int64_t queries_per_block = 2;  // at most
 
   // INVALID_ARGUMENT names the field: sizes, a block too small for its items, too few keys for the
   // longest sequence.
   absl::Status Validate() const;
+
+  int64_t MaxBlocks() const;  // of the longest sequence
 
   // Token ids: fillers, queries, values, pairs.
   int64_t Query(int64_t key) const { return fillers + key; }
@@ -76,7 +78,8 @@ struct RecallSequence {
 };
 
 // A pure function of options and index, the same on any machine. Options must be valid. The
-// distances of a sequence's queries are drawn evenly from the ranges that can be had at that place.
+// distance at which a pair is queried is drawn evenly from the ranges that have room in the
+// sequence.
 RecallSequence MakeRecallSequence(const RecallTaskOptions& options, uint64_t index);
 
 // Writes sequences 0 to count-1 as a data set that trains by the ordinary path.

@@ -2,9 +2,17 @@
 # Runs every benchmark of a build, one after the other, so that they do not disturb each other.
 #   run_benchmarks.sh BUILD [--requests DIR] [arguments of Google Benchmark, as --benchmark_filter=Plan]
 # --requests: batches of the plan benchmark from DIR/SETTING.{baseline,paper}.jsonl instead of made.
+#   run_benchmarks.sh BUILD --accuracy [arguments of bench/accuracy, as --seeds 5]
+# --accuracy: only what a model learns under fixed and dynamic budgets, which takes minutes.
 set -euo pipefail
 BUILD="$1"
 shift
+if [ "${1:-}" = --accuracy ]; then
+  shift
+  # Ranks share the cores: a thread that waits must not spin.
+  export OMP_WAIT_POLICY=passive
+  exec "$BUILD/bench/accuracy" "$@"
+fi
 requests=()
 if [ "${1:-}" = --requests ]; then
   [ -d "${2:-}" ] || { echo "bench: --requests needs a folder, got \"${2:-}\"" >&2; exit 2; }

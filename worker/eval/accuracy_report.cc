@@ -28,7 +28,7 @@ std::string Name(std::string_view seed, std::string_view budgets) {
 // One model a row: what it cost and what it gets right.
 std::string Row(std::string_view name, const ModelResult& result) {
   std::string row =
-      absl::StrFormat("%s %6d %8.1f %8.2f %8.2f", name, result.steps, result.seconds,
+      absl::StrFormat("%s %6d %8.2f %8.2f %8.2f", name, result.steps, result.seconds,
                       result.accuracy.all * 100, result.accuracy.beyond_own_block * 100);
   for (const double accuracy : result.accuracy.by_distance) {
     absl::StrAppendFormat(&row, " %9.2f", accuracy * 100);

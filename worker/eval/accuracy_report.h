@@ -24,8 +24,8 @@ struct ModelResult {
 
 struct SeedResult {
   uint64_t seed = 0;
-  // Both after the same number of steps, and both after the time that the faster of the two took
-  // for them.
+  // Both after the same number of steps, and both after as many as fit into the time that the
+  // faster of the two took for these.
   ModelResult fixed_equal_steps, dynamic_equal_steps;
   ModelResult fixed_equal_time, dynamic_equal_time;
   double fixed_coverage = 0, dynamic_coverage = 0;  // mean over steps, of the budgets used

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -41,16 +40,15 @@ class Measurements {
     steps[telemetry.step()] += milliseconds / 1e3;
   }
 
-  // Seconds from the start to the end of each step: the slowest rank of every step, summed up.
-  std::vector<double> Clock() {
+  // The slowest rank of every step, summed up.
+  double Seconds() {
     absl::MutexLock lock(&mutex_);
-    std::vector<double> clock;
+    std::vector<double> slowest;
     for (const auto& [rank, steps] : rank_seconds_) {
-      clock.resize(std::max(clock.size(), steps.size()), 0.0);
-      for (size_t s = 0; s < steps.size(); ++s) clock[s] = std::max(clock[s], steps[s]);
+      slowest.resize(std::max(slowest.size(), steps.size()), 0.0);
+      for (size_t s = 0; s < steps.size(); ++s) slowest[s] = std::max(slowest[s], steps[s]);
     }
-    std::partial_sum(clock.begin(), clock.end(), clock.begin());
-    return clock;
+    return std::accumulate(slowest.begin(), slowest.end(), 0.0);
   }
 
   double MeanBudget() {
@@ -127,20 +125,11 @@ model::ModelConfig ModelOf(const RecallTaskOptions& task) {
   return config;
 }
 
-WorkerNodeOptions NodeOptions(const AccuracyRunOptions& options, uint64_t seed,
-                              const std::string& coordinator) {
-  WorkerNodeOptions node;
-  node.coordinator = coordinator;
-  node.session.address = coordinator;
-  node.session.node_id = "node";
-  node.policies = {options.fixed_policy, options.dynamic_policy};
-  node.ranks.resize(options.ranks);
-  std::iota(node.ranks.begin(), node.ranks.end(), 0U);
-  node.output_dir = absl::StrCat(options.folder, "/seed-", seed);
+constexpr uint64_t kWarmupSteps = 20;
 
-  TrainOptions& train = node.train;
+TrainOptions TrainOptionsOf(const AccuracyRunOptions& options, uint64_t seed) {
+  TrainOptions train;
   train.job.set_namespace_("accuracy");
-  train.job.set_name(absl::StrCat("seed-", seed));
   train.parallelism.set_data(options.ranks);
   train.parallelism.set_pipeline(1);
   train.parallelism.set_sequence(1);
@@ -154,123 +143,143 @@ WorkerNodeOptions NodeOptions(const AccuracyRunOptions& options, uint64_t seed,
   train.plan.set_coverage_guard(0.1);
   train.model = ModelOf(options.task);
   train.optimizer.learning_rate = options.learning_rate;
-  // No decay: then a checkpoint on the way is what a shorter run would have ended with, and one run
-  // serves for equal steps and for equal time.
-  train.optimizer.min_learning_rate = options.learning_rate;
-  train.optimizer.warmup_steps = 20;
+  train.optimizer.min_learning_rate = options.learning_rate / 10;
+  train.optimizer.warmup_steps = kWarmupSteps;
   train.dataset_prefix = absl::StrCat(options.folder, "/data-", seed);
   train.global_batch_size = options.global_batch_size;
-  train.steps = options.steps;
   train.seed = seed;
   train.backend = "cpu";
   // A step must not be trained by the fallback only because this machine is busy.
   train.plan_deadline = absl::Seconds(30);
-  train.checkpoint_dir = absl::StrCat(options.folder, "/checkpoints-", seed);
-  train.checkpoint_every = options.checkpoint_every;
-  train.checkpoints_kept = static_cast<uint32_t>(options.steps / options.checkpoint_every + 1);
-  return node;
+  return train;
 }
 
-// Asks the model that `policy` trained, as it was after `steps` steps.
-absl::StatusOr<ModelResult> Ask(const AccuracyRunOptions& options, const TrainOptions& train,
-                                const std::string& policy, const std::vector<double>& clock,
-                                uint64_t steps) {
-  SB_ASSIGN_OR_RETURN(
-      const LoadedModel loaded,
-      LoadModel(absl::StrFormat("%s/%s/step-%08d", train.checkpoint_dir, policy, steps),
-                train.model, train.backend, /*threads=*/2));
-  RecallTaskOptions held_out = options.task;
-  held_out.seed = kHeldOutSeed + train.seed;
-  // Both models answer under the fixed budget: the comparison is about training.
-  SB_ASSIGN_OR_RETURN(const RecallResult recall,
-                      EvaluateRecall(ScoreBy(*loaded.model), held_out, options.held_out_sequences,
-                                     {.budget_blocks = options.base_budget_blocks}));
+// A model as a run leaves it behind.
+struct TrainedModel {
   ModelResult result;
-  result.steps = steps;
-  result.seconds = clock[steps - 1];
-  result.accuracy.all = recall.total.accuracy();
-  result.accuracy.beyond_own_block = recall.beyond_own_block.accuracy();
-  for (const Bucket& bucket : recall.buckets) {
-    result.accuracy.by_distance.push_back(bucket.tally.accuracy());
-  }
-  return result;
-}
+  double coverage = 0;  // mean over steps
+  double budget = 0;
+  double moved = 0;
+};
 
-// The checkpoint whose time is nearest to `seconds`.
-uint64_t StepsWithin(const std::vector<double>& clock, double seconds, uint64_t every) {
-  uint64_t best = every;
-  for (uint64_t steps = every; steps <= clock.size(); steps += every) {
-    if (std::abs(clock[steps - 1] - seconds) <= std::abs(clock[best - 1] - seconds)) best = steps;
+// Trains one model a policy, side by side, and asks them.
+class SeedRun {
+ public:
+  SeedRun(const AccuracyRunOptions& options, uint64_t seed, std::string coordinator)
+      : options_(options), seed_(seed), coordinator_(std::move(coordinator)) {}
+
+  // `name` is that of the job and of its folder.
+  absl::StatusOr<std::vector<TrainedModel>> Train(const std::string& name,
+                                                  const std::vector<std::string>& policies,
+                                                  uint64_t steps) {
+    WorkerNodeOptions node;
+    node.train = TrainOptionsOf(options_, seed_);
+    node.train.job.set_name(absl::StrCat(name, "-", seed_));
+    node.train.steps = steps;
+    node.output_dir = absl::StrCat(options_.folder, "/", name, "-", seed_);
+    node.train.checkpoint_dir = node.output_dir + "/checkpoints";
+    node.coordinator = coordinator_;
+    node.session.address = coordinator_;
+    node.session.node_id = "node";
+    node.policies = policies;
+    node.ranks.resize(options_.ranks);
+    std::iota(node.ranks.begin(), node.ranks.end(), 0U);
+
+    // Sources are wrapped in the order of the policies, one a job.
+    std::vector<std::unique_ptr<Measurements>> measured;
+    node.wrap_plan_source = [&measured](PlanSource* plans) -> std::unique_ptr<PlanSource> {
+      measured.push_back(std::make_unique<Measurements>());
+      return std::make_unique<ListeningPlans>(plans, measured.back().get());
+    };
+    const StopSignal stop;
+    SB_ASSIGN_OR_RETURN(const WorkerNodeResult run, RunWorkerNode(node, stop));
+
+    std::vector<TrainedModel> models;
+    for (size_t p = 0; p < policies.size(); ++p) {
+      const PolicySummary& summary = run.summaries[p];
+      options_.log(absl::StrFormat("seed %d, %s: %d steps, loss %.3f -> %.3f, %d by the fallback",
+                                   seed_, summary.policy, summary.steps, summary.loss_first,
+                                   summary.loss_last, summary.fallback_steps));
+      TrainedModel& model = models.emplace_back();
+      // With several policies each has a folder of its own.
+      const std::string folder = policies.size() > 1 ? node.train.checkpoint_dir + "/" + policies[p]
+                                                     : node.train.checkpoint_dir;
+      SB_ASSIGN_OR_RETURN(model.result.accuracy, Ask(folder, node.train));
+      model.result.steps = steps;
+      model.result.seconds = measured[p]->Seconds();
+      model.coverage = summary.coverage_mean;
+      model.budget = measured[p]->MeanBudget();
+      model.moved = measured[p]->Moved(options_.base_budget_blocks,
+                                       static_cast<uint64_t>(options_.task.block_tokens));
+    }
+    return models;
   }
-  return best;
-}
+
+ private:
+  absl::StatusOr<Accuracy> Ask(const std::string& folder, const TrainOptions& train) const {
+    SB_ASSIGN_OR_RETURN(const LoadedModel loaded,
+                        LoadModel(folder, train.model, train.backend, /*threads=*/2));
+    RecallTaskOptions held_out = options_.task;
+    held_out.seed = kHeldOutSeed + seed_;
+    // All models answer under the fixed budget: the comparison is about training.
+    SB_ASSIGN_OR_RETURN(
+        const RecallResult recall,
+        EvaluateRecall(ScoreBy(*loaded.model), held_out, options_.held_out_sequences,
+                       {.budget_blocks = options_.base_budget_blocks}));
+    Accuracy accuracy{.all = recall.total.accuracy(),
+                      .beyond_own_block = recall.beyond_own_block.accuracy()};
+    for (const Bucket& bucket : recall.buckets) {
+      accuracy.by_distance.push_back(bucket.tally.accuracy());
+    }
+    return accuracy;
+  }
+
+  const AccuracyRunOptions& options_;
+  const uint64_t seed_;
+  const std::string coordinator_;
+};
 
 }  // namespace
 
 absl::StatusOr<SeedResult> RunAccuracySeed(const AccuracyRunOptions& options, uint64_t seed) {
-  if (options.checkpoint_every == 0 || options.steps == 0 ||
-      options.steps % options.checkpoint_every != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.steps, " steps are not a multiple above 0 of ",
-                     options.checkpoint_every, ", the steps between checkpoints"));
-  }
-  ServerConfig server_config;
-  server_config.listen = {"127.0.0.1", 0};
-  SB_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
-                      CoordinatorServer::Start(server_config));
-  WorkerNodeOptions node =
-      NodeOptions(options, seed, absl::StrCat("127.0.0.1:", server->grpc_address().port));
-  const TrainOptions& train = node.train;
+  if (options.steps == 0) return absl::InvalidArgumentError("there must be a step");
   RecallTaskOptions task = options.task;
   task.seed = seed;
-  SB_RETURN_IF_ERROR(WriteRecallDataset(task, options.training_sequences, train.dataset_prefix,
+  // No sequence comes twice: what is measured is not what was learned by heart.
+  SB_RETURN_IF_ERROR(WriteRecallDataset(task, options.steps * options.global_batch_size,
+                                        TrainOptionsOf(options, seed).dataset_prefix,
                                         /*overwrite=*/true));
+  ServerConfig server_config;
+  server_config.listen = {"127.0.0.1", 0};
+  SB_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorServer> server,
+                      CoordinatorServer::Start(server_config));
+  SeedRun run(options, seed, absl::StrCat("127.0.0.1:", server->grpc_address().port));
 
-  // Sources are wrapped in the order of the policies, one a job.
-  Measurements fixed;
-  Measurements dynamic;
-  std::vector<Measurements*> unclaimed = {&dynamic, &fixed};
-  node.wrap_plan_source = [&unclaimed](PlanSource* plans) -> std::unique_ptr<PlanSource> {
-    Measurements* notes = unclaimed.back();
-    unclaimed.pop_back();
-    return std::make_unique<ListeningPlans>(plans, notes);
-  };
-  StopSignal stop;
-  SB_ASSIGN_OR_RETURN(const WorkerNodeResult run, RunWorkerNode(node, stop));
-  for (const PolicySummary& summary : run.summaries) {
-    options.log(absl::StrFormat("seed %d, %s: %d steps, loss %.3f -> %.3f, %d by the fallback",
-                                seed, summary.policy, summary.steps, summary.loss_first,
-                                summary.loss_last, summary.fallback_steps));
-  }
-
+  SB_ASSIGN_OR_RETURN(
+      const std::vector<TrainedModel> models,
+      run.Train("steps", {options.fixed_policy, options.dynamic_policy}, options.steps));
+  const TrainedModel& fixed = models[0];
+  const TrainedModel& dynamic = models[1];
   SeedResult result;
   result.seed = seed;
-  const std::vector<double> fixed_clock = fixed.Clock();
-  const std::vector<double> dynamic_clock = dynamic.Clock();
-  if (fixed_clock.size() != options.steps || dynamic_clock.size() != options.steps) {
-    return absl::InternalError("not every step was measured");
-  }
-  const double seconds = std::min(fixed_clock.back(), dynamic_clock.back());
-  const uint64_t every = options.checkpoint_every;
-  const auto ask_fixed = [&](uint64_t steps) {
-    return Ask(options, train, options.fixed_policy, fixed_clock, steps);
-  };
-  const auto ask_dynamic = [&](uint64_t steps) {
-    return Ask(options, train, options.dynamic_policy, dynamic_clock, steps);
-  };
-  SB_ASSIGN_OR_RETURN(result.fixed_equal_steps, ask_fixed(options.steps));
-  SB_ASSIGN_OR_RETURN(result.dynamic_equal_steps, ask_dynamic(options.steps));
-  SB_ASSIGN_OR_RETURN(result.fixed_equal_time, ask_fixed(StepsWithin(fixed_clock, seconds, every)));
-  SB_ASSIGN_OR_RETURN(result.dynamic_equal_time,
-                      ask_dynamic(StepsWithin(dynamic_clock, seconds, every)));
-  result.fixed_coverage = run.summaries[0].coverage_mean;
-  result.dynamic_coverage = run.summaries[1].coverage_mean;
-  result.fixed_budget = fixed.MeanBudget();
-  result.dynamic_budget = dynamic.MeanBudget();
-  result.sequences_moved =
-      dynamic.Moved(options.base_budget_blocks, static_cast<uint64_t>(options.task.block_tokens));
-  std::error_code error;  // what is left behind is only space
-  std::filesystem::remove_all(train.checkpoint_dir, error);
+  result.fixed_equal_steps = result.fixed_equal_time = fixed.result;
+  result.dynamic_equal_steps = result.dynamic_equal_time = dynamic.result;
+  result.fixed_coverage = fixed.coverage;
+  result.dynamic_coverage = dynamic.coverage;
+  result.fixed_budget = fixed.budget;
+  result.dynamic_budget = dynamic.budget;
+  result.sequences_moved = dynamic.moved;
+
+  const bool fixed_is_slower = fixed.result.seconds > dynamic.result.seconds;
+  const double share = fixed_is_slower ? dynamic.result.seconds / fixed.result.seconds
+                                       : fixed.result.seconds / dynamic.result.seconds;
+  const auto steps =
+      static_cast<uint64_t>(std::llround(share * static_cast<double>(options.steps)));
+  if (steps == options.steps || steps == 0) return result;
+  SB_ASSIGN_OR_RETURN(
+      const std::vector<TrainedModel> shorter,
+      run.Train("time", {fixed_is_slower ? options.fixed_policy : options.dynamic_policy}, steps));
+  (fixed_is_slower ? result.fixed_equal_time : result.dynamic_equal_time) = shorter[0].result;
   return result;
 }
 

@@ -1,6 +1,7 @@
 // One seed of the comparison of fixed and dynamic budgets: a coordinator and a node of several
 // ranks train two models side by side, from the same parameters and on the same batches; both are
-// then asked the same held-out queries.
+// then asked the same held-out queries. For equal time, the slower of the two is trained once more
+// with as many steps as fit into the time of the faster one.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,12 @@ struct AccuracyRunOptions {
   std::string fixed_policy = "length";
   std::string dynamic_policy = "sparsebalance";
   std::string folder;  // for data sets, checkpoints and records of the run
-  uint64_t steps = 400;
-  uint64_t checkpoint_every = 10;  // how finely equal time can be met
+  uint64_t steps = 600;
   uint32_t ranks = 2;
   uint32_t global_batch_size = 16;
-  uint32_t base_budget_blocks = 6;
+  uint32_t base_budget_blocks = 8;
   uint64_t max_tokens_per_micro_batch = 1024;
-  double learning_rate = 0.004;  // constant after the warm-up
-  uint64_t training_sequences = 8000;
+  double learning_rate = 0.004;  // at its peak; falls to a tenth along a cosine
   uint64_t held_out_sequences = 512;
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };

@@ -1,5 +1,6 @@
 #include "worker/verbs/eval.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <optional>

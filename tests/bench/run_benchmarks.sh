@@ -2,9 +2,11 @@
 # Runs every benchmark of a build, one after the other, so that they do not disturb each other.
 #   run_benchmarks.sh BUILD [--requests DIR] [arguments of Google Benchmark, as --benchmark_filter=Plan]
 #   run_benchmarks.sh BUILD --training-step [arguments of training_step_report, as --long]
+#   run_benchmarks.sh BUILD --accuracy [arguments of bench/accuracy, as --seeds 5]
 # --requests: batches of the plan benchmark from DIR/SETTING.{baseline,paper}.jsonl instead of made.
 # --training-step: only what docs/worker.md says of a training step, beside PyTorch where that is
 # installed (Debian's python3-torch and libopenblas0).
+# --accuracy: only what a model learns under fixed and dynamic budgets, which takes minutes.
 set -euo pipefail
 BUILD="$1"
 shift
@@ -38,6 +40,12 @@ if [ "${1:-}" = --training-step ]; then
   shift
   training_step "$@"
   exit
+fi
+if [ "${1:-}" = --accuracy ]; then
+  shift
+  # Ranks share the cores: a thread that waits must not spin.
+  export OMP_WAIT_POLICY=passive
+  exec "$BUILD/bench/accuracy" "$@"
 fi
 requests=()
 if [ "${1:-}" = --requests ]; then

@@ -106,9 +106,17 @@ absl::StatusOr<std::vector<float>> Transformer::Logits(const MicroBatch& batch,
   return logits;
 }
 
+absl::StatusOr<std::vector<TokenScore>> Transformer::Scores(const MicroBatch& batch,
+                                                            double coverage_guard) {
+  std::vector<TokenScore> scores;
+  SB_RETURN_IF_ERROR(Run(batch, 1.0, coverage_guard, false, nullptr, &scores).status());
+  return scores;
+}
+
 absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, double loss_scale,
                                                   double coverage_guard, bool backward,
-                                                  std::vector<float>* logits) {
+                                                  std::vector<float>* logits,
+                                                  std::vector<TokenScore>* scores) {
   SB_RETURN_IF_ERROR(batch.Validate(config_));
   if (!std::isfinite(loss_scale) || !(coverage_guard >= 0 && coverage_guard <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("loss scale ", loss_scale,
@@ -159,6 +167,10 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
                                  {inputs[layers].span(), device.targets.span(),
                                   device.loss_weights.span(), tokens, loss_scale, logits},
                                  grad.span(), loss_sum.span(), &head_times));
+  if (scores != nullptr) {
+    SB_RETURN_IF_ERROR(
+        ScoreTokens(config_, backend_, weights, batch, inputs[layers].span(), scores));
+  }
   inputs[layers] = {};
   SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> head_done, backend_->RecordEvent());
 

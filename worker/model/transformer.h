@@ -10,6 +10,7 @@
 #include "worker/model/config.h"
 #include "worker/model/micro_batch.h"
 #include "worker/model/parameters.h"
+#include "worker/model/token_scores.h"
 
 namespace sparsebalance::model {
 
@@ -39,6 +40,8 @@ class Transformer {
   absl::StatusOr<MicroBatchReport> Loss(const MicroBatch& batch, double coverage_guard);
   // The logits of every token, [tokens, vocab_size] on the host; for evaluation of short batches.
   absl::StatusOr<std::vector<float>> Logits(const MicroBatch& batch, double coverage_guard);
+  // The same pass, token by token.
+  absl::StatusOr<std::vector<TokenScore>> Scores(const MicroBatch& batch, double coverage_guard);
 
   absl::Status ZeroGrads();
 
@@ -56,7 +59,8 @@ class Transformer {
 
   absl::StatusOr<MicroBatchReport> Run(const MicroBatch& batch, double loss_scale,
                                        double coverage_guard, bool backward,
-                                       std::vector<float>* logits = nullptr);
+                                       std::vector<float>* logits = nullptr,
+                                       std::vector<TokenScore>* scores = nullptr);
 
   ModelConfig config_;
   kernels::Backend* backend_;

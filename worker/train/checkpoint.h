@@ -44,12 +44,13 @@ class CheckpointStore {
   // The newest checkpoint that is whole; damaged ones are named in the log and passed over. Empty
   // where there is none; DATA_LOSS where all of them are damaged.
   absl::StatusOr<std::optional<Checkpoint>> LoadNewest() const;
+  // The one in `folder`, which need not be of this store. DATA_LOSS where it is damaged.
+  absl::StatusOr<Checkpoint> Load(const std::string& folder) const;
 
  private:
   absl::Status WriteTensors(const std::string& folder, const TrainPosition& position,
                             const std::vector<TensorView>& model,
                             const std::vector<TensorView>& optimizer) const;
-  absl::StatusOr<Checkpoint> Load(const std::string& folder) const;
   void RemoveOld() const;
   std::vector<std::string> Folders() const;  // newest first
 

@@ -401,7 +401,6 @@ TEST_F(TrainerTest, ActivationCheckpointingTrainsTheSameModel) {
   EXPECT_EQ(keeps[0].parameters, forgets[0].parameters);
 }
 
-
 TEST_F(TrainerTest, RanksThatWouldBeginWithDifferentParametersDoNotTrain) {
   RunSetup setup = Setup(2);
   setup.options[1].seed = 8;

@@ -20,6 +20,7 @@ int RunVerb(CLI::App& app, int argc, char** argv, const std::function<absl::Stat
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kAlreadyExists:
       return kExitUsage;
     default:
       return ExitCodeOf(status);

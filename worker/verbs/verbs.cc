@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_format.h"
 #include "worker/verbs/convert_verb.h"
+#include "worker/verbs/eval_verb.h"
 #include "worker/verbs/inspect_verb.h"
 #include "worker/verbs/profile_verb.h"
+#include "worker/verbs/recall_data_verb.h"
 
 namespace sparsebalance {
 
@@ -14,6 +16,8 @@ absl::Span<const Verb> Verbs() {
       {"convert", "writes a model as a Hugging Face folder", RunConvertVerb},
       {"inspect", "shows what a model on disk consists of", RunInspectVerb},
       {"profile", "measures and fits this machine's latency by length and budget", RunProfileVerb},
+      {"eval", "perplexity by length and recall by distance of a model", RunEvalVerb},
+      {"recall-data", "writes the built-in recall task as a data set", RunRecallDataVerb},
   };
   return *verbs;
 }

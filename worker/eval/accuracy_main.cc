@@ -1,0 +1,92 @@
+// The benchmark `accuracy`: what a model learns under dynamic budgets, against fixed ones.
+//
+//   build/release/bench/accuracy --seeds 5
+//
+// Exit code 0: both criteria are met; 1: one is not, or the comparison is void; 2: it did not run.
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
+#include "spdlog/spdlog.h"
+#include "worker/eval/accuracy_report.h"
+#include "worker/eval/accuracy_run.h"
+
+namespace sparsebalance::eval {
+namespace {
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Trains on the recall task under fixed and under dynamic budgets and compares what was "
+      "learned.",
+      "accuracy");
+  AccuracyRunOptions options;
+  options.folder = "build/bench/accuracy";
+  uint64_t seeds = 5;
+  app.add_option("--seeds", seeds, "runs, each with parameters and data of its own")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "steps of each model")->capture_default_str();
+  app.add_option("--base-budget", options.base_budget_blocks, "the fixed budget, in blocks")
+      ->capture_default_str();
+  app.add_option("--learning-rate", options.learning_rate, "peak; falls to a tenth along a cosine")
+      ->capture_default_str();
+  app.add_option("--global-batch-size", options.global_batch_size, "sequences a step")
+      ->capture_default_str();
+  app.add_option("--held-out-sequences", options.held_out_sequences, "that are asked")
+      ->capture_default_str();
+  app.add_option("--values", options.task.values, "different values of the task")
+      ->capture_default_str();
+  app.add_option("--output", options.folder, "folder for data, records and report.txt")
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  spdlog::set_level(spdlog::level::warn);  // the coordinator's log
+  options.log = [](const std::string& line) { std::cout << line << std::endl; };
+  // What an earlier run left would be taken for this one's.
+  std::error_code error;
+  std::filesystem::remove_all(options.folder, error);
+
+  std::vector<SeedResult> results;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    absl::StatusOr<SeedResult> result = RunAccuracySeed(options, seed);
+    if (!result.ok()) {
+      std::cerr << "accuracy: seed " << seed << ": " << std::string(result.status().message())
+                << std::endl;
+      return 2;
+    }
+    results.push_back(*std::move(result));
+  }
+  std::vector<std::string> distances;
+  for (const DistanceRange& range : options.task.distances) {
+    distances.push_back(DistanceName(range));
+  }
+  const std::string report =
+      absl::StrFormat(
+          "Recall task: sequences of up to %d blocks of %d tokens, %d values (guessing: %.1f %%), "
+          "base "
+          "budget %d blocks; %d ranks, %d sequences a step, %d steps, %d seeds, %d held-out "
+          "sequences a seed. Seconds: CPU time of forward and backward, slowest rank of each "
+          "step.\n\n",
+          options.task.MaxBlocks(), options.task.block_tokens, options.task.values,
+          100.0 / static_cast<double>(options.task.values), options.base_budget_blocks,
+          options.ranks, options.global_batch_size, options.steps, seeds,
+          options.held_out_sequences) +
+      FormatAccuracyReport(results, distances);
+  std::cout << "\n" << report << std::flush;
+  std::ofstream(options.folder + "/report.txt") << report;
+  const AccuracyVerdict verdict = Judge(results);
+  return verdict.valid && verdict.equal_steps_met && verdict.equal_time_met ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace sparsebalance::eval
+
+int main(int argc, char** argv) { return sparsebalance::eval::Main(argc, argv); }

@@ -1,0 +1,23 @@
+// Flags of the recall task, which the verbs that generate it share.
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "worker/eval/recall_task.h"
+
+namespace sparsebalance {
+
+struct RecallFlags {
+  eval::RecallTaskOptions task;
+  std::string distances = "0,1,2-3,4-7,8-15,16-31";
+};
+
+// `flags` outlives `app`.
+void AddRecallFlags(CLI::App& app, RecallFlags& flags);
+
+// Checks and converts; call after parsing.
+absl::Status FinishRecallFlags(RecallFlags& flags);
+
+}  // namespace sparsebalance

@@ -365,8 +365,12 @@ TEST(AttentionTest, AttentionMassOnChosenBlocksMatchesItsDefinition) {
       }
       // One block has no past; of all blocks nothing is missing; of none nothing is there.
       EXPECT_EQ(mass[1], 1.0);
-      if (budget == 100) EXPECT_NEAR(mass[0], 1.0, 1e-9);
-      if (budget == 1) EXPECT_EQ(mass[0], 0.0);
+      if (budget == 100) {
+        EXPECT_NEAR(mass[0], 1.0, 1e-9);
+      }
+      if (budget == 1) {
+        EXPECT_EQ(mass[0], 0.0);
+      }
     }
   }
 }

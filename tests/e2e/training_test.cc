@@ -156,7 +156,7 @@ TEST(TrainingTest, AMeasuredProfileServesTheCoordinatorAndASimulation) {
   EXPECT_THAT(profile.Output(), HasSubstr("given to the coordinator at 127.0.0.1:"));
 
   ChildProcess simulate({Program("sbctl"), "simulate", "--workload", "chatqa2-like", "--steps", "2",
-                         "--dp", "2", "--pp", "1", "--profile", file});
+                         "--dp", "2", "--pp", "1", "--block-tokens", "32", "--profile", file});
   EXPECT_EQ(simulate.Wait(), 0) << simulate.Output();
 
   auto worker = cluster.StartWorker(1, 0, {"--steps", "2"});

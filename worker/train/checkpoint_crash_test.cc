@@ -63,7 +63,9 @@ uint64_t NewestWholeStep(const std::string& folder) {
                                    {&checkpoint.optimizer, "w.v"}}) {
     const auto data = file->Get(name, shape);
     EXPECT_TRUE(data.ok()) << data.status();
-    if (data.ok()) EXPECT_THAT(*data, ::testing::Each(step)) << name;
+    if (data.ok()) {
+      EXPECT_THAT(*data, ::testing::Each(step)) << name;
+    }
   }
   return checkpoint.position.next_step;
 }
@@ -83,15 +85,19 @@ TEST(CheckpointCrashTest, AKillAtAnyPointLeavesTheLastGoodCheckpoint) {
       WriteForever(checkpoints, known + 1, pipe_ends[1]);
     }
     close(pipe_ends[1]);
-    // Anywhere within the first writes of the child, whatever the machine's speed.
+    // After some checkpoints, anywhere within the next one: whatever the machine's speed.
+    uint64_t said = known;
+    for (uint64_t wait = random() % 3; wait > 0; --wait, ++said) {
+      char byte = 0;
+      ASSERT_EQ(read(pipe_ends[0], &byte, 1), 1) << "the child could not write, round " << round;
+    }
     const auto until =
-        std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 40'000);
+        std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 20'000);
     while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
     kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the child could not write, round " << round;
-    uint64_t said = known;
     std::array<char, 64> bytes{};
     for (ssize_t n = 0; (n = read(pipe_ends[0], bytes.data(), bytes.size())) > 0;) {
       said += static_cast<uint64_t>(n);
@@ -103,7 +109,7 @@ TEST(CheckpointCrashTest, AKillAtAnyPointLeavesTheLastGoodCheckpoint) {
     EXPECT_LE(newest, said + 1) << "round " << round;
     known = newest;
   }
-  EXPECT_GT(known, 0u) << "no round lived long enough to write one checkpoint";
+  EXPECT_GT(known, 20u);
 }
 
 TEST(CheckpointCrashTest, AFullDiskIsAnErrorWithItsReasonAndLeavesTheLastGoodCheckpoint) {

@@ -173,6 +173,34 @@ TEST_F(SafetensorsTest, EveryTruncationIsRefused) {
   }
 }
 
+// For the sanitizers: whatever a broken file says, no byte outside it is read.
+TEST_F(SafetensorsTest, AnyChangedByteIsReadOrRefusedButStaysInsideTheFile) {
+  SafetensorsWriter writer =
+      Writer(path_, {{.name = "a", .type = ElementType::kBF16, .shape = {3, 5}}, {.name = "b"}});
+  ASSERT_TRUE(writer.Add(std::vector<float>(15, 1.0F)).ok());
+  ASSERT_TRUE(writer.Add(std::vector<float>{4}).ok());
+  ASSERT_TRUE(writer.Finish().ok());
+  const std::string bytes = data_testing::ReadFile(path_);
+  const std::string changed_path = folder_ / "changed";
+  size_t refused = 0;
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (const char c : {'9', ']', '\xff'}) {
+      std::string changed = bytes;
+      changed[at] = c;
+      data_testing::WriteFile(changed_path, changed);
+      const auto file = SafetensorsFile::Open(changed_path);
+      refused += file.ok() ? 0 : 1;
+      if (!file.ok()) continue;
+      for (const TensorInfo& tensor : file->tensors()) {
+        std::vector<float> values(tensor.elements());
+        const absl::Status status = file->Read(tensor, values);
+        EXPECT_TRUE(status.ok() || absl::IsUnimplemented(status)) << status;
+      }
+    }
+  }
+  EXPECT_GT(refused, bytes.size());
+}
+
 TEST_F(SafetensorsTest, FilesThatAreNotThereAndFoldersAreNamed) {
   EXPECT_EQ(SafetensorsFile::Open(folder_ / "none").status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(SafetensorsFile::Open(folder_.path()).status().message(),

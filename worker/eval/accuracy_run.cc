@@ -32,7 +32,7 @@ class Measurements {
     double milliseconds = 0;
     absl::MutexLock lock(&mutex_);
     for (const v1::MicroBatchTelemetry& micro_batch : telemetry.micro_batches()) {
-      milliseconds += micro_batch.forward_cpu_ms() + micro_batch.backward_cpu_ms();
+      milliseconds += micro_batch.forward_ms() + micro_batch.backward_ms();
       for (const v1::SequenceTelemetry& sequence : micro_batch.sequences()) AddBudgets(sequence);
     }
     std::vector<double>& steps = rank_seconds_[telemetry.rank()];
@@ -85,7 +85,8 @@ class Measurements {
   double layers_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Plans and reports go to the coordinator as ever; what is reported is noted as well.
+// Plans and reports go to the coordinator as ever; what is reported is noted as well. The times in
+// it become those of the comparison's clock: they are what devices of their own would report.
 class ListeningPlans : public PlanSource {
  public:
   ListeningPlans(PlanSource* plans, Measurements* notes) : plans_(plans), notes_(notes) {}
@@ -94,6 +95,10 @@ class ListeningPlans : public PlanSource {
     return plans_->Wait(step, deadline);
   }
   void Report(v1::RankTelemetry telemetry) override {
+    for (v1::MicroBatchTelemetry& micro_batch : *telemetry.mutable_micro_batches()) {
+      micro_batch.set_forward_ms(micro_batch.forward_cpu_ms());
+      micro_batch.set_backward_ms(micro_batch.backward_cpu_ms());
+    }
     notes_->Add(telemetry);
     plans_->Report(std::move(telemetry));
   }

@@ -58,6 +58,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--values", options.task.values, "different values of the task")
       ->capture_default_str();
+  app.add_flag("!--planner-sees-wall-time", options.planner_sees_cpu_time,
+               "the planner learns from wall time, with what other processes add to it");
   app.add_option("--output", options.folder, "folder for data, records and report.txt")
       ->capture_default_str();
   try {

@@ -19,6 +19,23 @@
 namespace sparsebalance::eval {
 namespace {
 
+std::string Report(const AccuracyRunOptions& options, const std::vector<SeedResult>& results) {
+  std::vector<std::string> distances;
+  for (const DistanceRange& range : options.task.distances) {
+    distances.push_back(DistanceName(range));
+  }
+  return absl::StrFormat(
+             "Recall task: sequences of up to %d blocks of %d tokens, %d values (guessing: %.1f "
+             "%%), base budget %d blocks; %d ranks, %d sequences a step, %d steps, %d seeds, %d "
+             "held-out sequences a seed. Seconds: CPU time of forward and backward, slowest rank "
+             "of each step.\n\n",
+             options.task.MaxBlocks(), options.task.block_tokens, options.task.values,
+             100.0 / static_cast<double>(options.task.values), options.base_budget_blocks,
+             options.ranks, options.global_batch_size, options.steps, results.size(),
+             options.held_out_sequences) +
+         FormatAccuracyReport(results, distances);
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "Trains on the recall task under fixed and under dynamic budgets and compares what was "
@@ -41,6 +58,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--values", options.task.values, "different values of the task")
       ->capture_default_str();
+  app.add_flag("!--planner-sees-wall-time", options.planner_sees_cpu_time,
+               "the planner learns from wall time, with what other processes add to it");
   app.add_option("--output", options.folder, "folder for data, records and report.txt")
       ->capture_default_str();
   try {
@@ -55,6 +74,7 @@ int Main(int argc, char** argv) {
   std::filesystem::remove_all(options.folder, error);
 
   std::vector<SeedResult> results;
+  std::string report;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     absl::StatusOr<SeedResult> result = RunAccuracySeed(options, seed);
     if (!result.ok()) {
@@ -63,25 +83,11 @@ int Main(int argc, char** argv) {
       return 2;
     }
     results.push_back(*std::move(result));
+    // After every seed: a run that is broken off has something to show.
+    report = Report(options, results);
+    std::ofstream(options.folder + "/report.txt") << report;
   }
-  std::vector<std::string> distances;
-  for (const DistanceRange& range : options.task.distances) {
-    distances.push_back(DistanceName(range));
-  }
-  const std::string report =
-      absl::StrFormat(
-          "Recall task: sequences of up to %d blocks of %d tokens, %d values (guessing: %.1f %%), "
-          "base "
-          "budget %d blocks; %d ranks, %d sequences a step, %d steps, %d seeds, %d held-out "
-          "sequences a seed. Seconds: CPU time of forward and backward, slowest rank of each "
-          "step.\n\n",
-          options.task.MaxBlocks(), options.task.block_tokens, options.task.values,
-          100.0 / static_cast<double>(options.task.values), options.base_budget_blocks,
-          options.ranks, options.global_batch_size, options.steps, seeds,
-          options.held_out_sequences) +
-      FormatAccuracyReport(results, distances);
   std::cout << "\n" << report << std::flush;
-  std::ofstream(options.folder + "/report.txt") << report;
   const AccuracyVerdict verdict = Judge(results);
   return verdict.valid && verdict.equal_steps_met && verdict.equal_time_met ? 0 : 1;
 }

@@ -88,13 +88,21 @@ class Measurements {
 // Plans and reports go to the coordinator as ever; what is reported is noted as well.
 class ListeningPlans : public PlanSource {
  public:
-  ListeningPlans(PlanSource* plans, Measurements* notes) : plans_(plans), notes_(notes) {}
+  // With `cpu_time` the coordinator is told CPU times, which are what devices of their own would
+  // report.
+  ListeningPlans(PlanSource* plans, Measurements* notes, bool cpu_time)
+      : plans_(plans), notes_(notes), cpu_time_(cpu_time) {}
   void Request(const v1::GlobalBatch& batch) override { plans_->Request(batch); }
   std::optional<PlanOffer> Wait(uint64_t step, absl::Time deadline) override {
     return plans_->Wait(step, deadline);
   }
   void Report(v1::RankTelemetry telemetry) override {
     notes_->Add(telemetry);
+    for (v1::MicroBatchTelemetry& micro_batch : *telemetry.mutable_micro_batches()) {
+      if (!cpu_time_) break;
+      micro_batch.set_forward_ms(micro_batch.forward_cpu_ms());
+      micro_batch.set_backward_ms(micro_batch.backward_cpu_ms());
+    }
     plans_->Report(std::move(telemetry));
   }
   void ReportConsumed(v1::ConsumedBatch consumed) override {
@@ -105,6 +113,7 @@ class ListeningPlans : public PlanSource {
  private:
   PlanSource* plans_;
   Measurements* notes_;
+  const bool cpu_time_;
 };
 
 // Two layers of width 64 are enough for the task. The output matrix is apart from the embedding and
@@ -187,9 +196,10 @@ class SeedRun {
 
     // Sources are wrapped in the order of the policies, one a job.
     std::vector<std::unique_ptr<Measurements>> measured;
-    node.wrap_plan_source = [&measured](PlanSource* plans) -> std::unique_ptr<PlanSource> {
+    node.wrap_plan_source = [&](PlanSource* plans) -> std::unique_ptr<PlanSource> {
       measured.push_back(std::make_unique<Measurements>());
-      return std::make_unique<ListeningPlans>(plans, measured.back().get());
+      return std::make_unique<ListeningPlans>(plans, measured.back().get(),
+                                              options_.planner_sees_cpu_time);
     };
     const StopSignal stop;
     SB_ASSIGN_OR_RETURN(const WorkerNodeResult run, RunWorkerNode(node, stop));

@@ -26,6 +26,9 @@ struct AccuracyRunOptions {
   uint64_t max_tokens_per_micro_batch = 1024;
   double learning_rate = 0.004;  // at its peak; falls to a tenth along a cosine
   uint64_t held_out_sequences = 512;
+  // The planner learns from CPU time, as the comparison counts it; else from wall time, which on a
+  // busy machine holds other processes' work.
+  bool planner_sees_cpu_time = true;
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
 

@@ -185,6 +185,11 @@ absl::Status Positive(const std::string& name, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, ", it must be at least 1"));
 }
 
+std::string RangeText(const DistanceRange& range) {
+  if (range.first == range.last) return absl::StrCat(range.first);
+  return absl::StrCat(range.first, "-", range.last);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<DistanceRange>> ParseDistances(const std::string& text) {
@@ -206,10 +211,14 @@ absl::StatusOr<std::vector<DistanceRange>> ParseDistances(const std::string& tex
   return ranges;
 }
 
+std::string DistancesText(const std::vector<DistanceRange>& ranges) {
+  return absl::StrJoin(ranges, ",", [](std::string* out, const DistanceRange& range) {
+    absl::StrAppend(out, RangeText(range));
+  });
+}
+
 std::string DistanceName(const DistanceRange& range) {
-  if (range.last == 0) return "own block";
-  if (range.first == range.last) return absl::StrCat(range.first);
-  return absl::StrCat(range.first, "-", range.last);
+  return range.last == 0 ? "own block" : RangeText(range);
 }
 
 absl::Status RecallTaskOptions::Validate() const {
@@ -263,13 +272,10 @@ absl::Status WriteRecallDataset(const RecallTaskOptions& options, uint64_t count
   metadata.tokenizer = "recall";
   metadata.vocabulary_size = options.VocabularySize();
   metadata.counts = {{"sequences", static_cast<int64_t>(count)}, {"queries", queries}};
-  const auto range_text = [](std::string* out, const DistanceRange& range) {
-    absl::StrAppend(out, range.first, "-", range.last);
-  };
   metadata.parameters = {{"seed", absl::StrCat(options.seed)},
                          {"block-tokens", absl::StrCat(options.block_tokens)},
                          {"lengths", absl::StrJoin(options.lengths, ",")},
-                         {"distances", absl::StrJoin(options.distances, ",", range_text)},
+                         {"distances", DistancesText(options.distances)},
                          {"keys", absl::StrCat(options.keys)},
                          {"values", absl::StrCat(options.values)},
                          {"fillers", absl::StrCat(options.fillers)},

@@ -35,6 +35,8 @@ struct DistanceRange {
 
 // "0,1,2-3,4-7": ranges that ascend and do not overlap. INVALID_ARGUMENT names the part at fault.
 absl::StatusOr<std::vector<DistanceRange>> ParseDistances(const std::string& text);
+// What ParseDistances reads.
+std::string DistancesText(const std::vector<DistanceRange>& ranges);
 // "own block" for 0, else "3" or "4-7".
 std::string DistanceName(const DistanceRange& range);
 

@@ -123,6 +123,7 @@ TEST(RecallTaskTest, ImpossibleTasksAreRefusedByName) {
 TEST(RecallTaskTest, DistancesAreReadAsRangesAndNonsenseIsNamed) {
   EXPECT_EQ(*ParseDistances("0,1,2-3,16-31"),
             (std::vector<DistanceRange>{{0, 0}, {1, 1}, {2, 3}, {16, 31}}));
+  EXPECT_EQ(DistancesText(*ParseDistances("0,1,2-3,16-31")), "0,1,2-3,16-31");
   EXPECT_THAT(std::string(ParseDistances("0,x").status().message()), HasSubstr("\"x\""));
   EXPECT_THAT(std::string(ParseDistances("3-2").status().message()), HasSubstr("\"3-2\""));
   EXPECT_THAT(std::string(ParseDistances("2-3,3").status().message()), HasSubstr("ascending"));

@@ -11,7 +11,7 @@ namespace sparsebalance {
 
 struct RecallFlags {
   eval::RecallTaskOptions task;
-  std::string distances = "0,1,2-3,4-7,8-15,16-31";
+  std::string distances = eval::DistancesText(task.distances);
 };
 
 // `flags` outlives `app`.

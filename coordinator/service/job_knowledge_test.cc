@@ -8,6 +8,9 @@
 namespace sparsebalance {
 namespace {
 
+using testing_support::MakeBatch;
+using testing_support::MakeSpec;
+
 // What a rank reports of sequences whose first layer bears little sparsity and whose second bears
 // much.
 v1::RankTelemetry Measured(const v1::GlobalBatch& batch, const v1::JobSpec& spec) {

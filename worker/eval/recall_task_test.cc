@@ -73,11 +73,12 @@ TEST(RecallTaskTest, AllWantedDistancesOccurAndNoOthers) {
       ++count[query.distance_blocks];
     }
   }
-  for (const auto& [distance, times] : count) {
-    EXPECT_TRUE(std::any_of(
-        task.distances.begin(), task.distances.end(),
-        [&](const DistanceRange& r) { return distance >= r.first && distance <= r.last; }))
-        << distance;
+  for (const auto& entry : count) {
+    const int64_t found = entry.first;
+    EXPECT_TRUE(
+        std::any_of(task.distances.begin(), task.distances.end(),
+                    [&](const DistanceRange& r) { return found >= r.first && found <= r.last; }))
+        << found;
   }
   for (const int64_t distance : {1, 4, 5, 6, 7, 16, 24}) EXPECT_GT(count[distance], 0) << distance;
 }

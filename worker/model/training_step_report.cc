@@ -39,7 +39,7 @@ double Seconds(const F& run) {
 
 [[noreturn]] void Fail(const std::string& what) {
   std::cerr << "training_step_report: " << what << std::endl;
-  std::exit(1);
+  std::exit(1);  // NOLINT(concurrency-mt-unsafe): one thread
 }
 
 // 4 layers of width 256, 4 heads, FFN 704, vocabulary 256, blocks of 128.

@@ -153,6 +153,10 @@ void AddModelFlags(CLI::App& app, WorkerFlags& flags) {
   TrainOptions& train = flags.node.train;
   auto* group = app.add_option_group("Model (Qwen2 family)");
   flags.model_flags.Add(*group, train.model);
+  group
+      ->add_option("--initializer-range", train.model.initializer_range,
+                   "standard deviation of matrices that are drawn by --seed")
+      ->capture_default_str();
   group->add_option("--init-from", train.init_from,
                     "folder of a Hugging Face model: shape and first parameters come from it; a "
                     "checkpoint that is resumed wins");

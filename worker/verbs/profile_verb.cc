@@ -27,6 +27,7 @@ struct ProfileFlags {
   std::string output = "profile.json";
   uint64_t longest_tokens = 0;
   double seconds = 30;
+  const CLI::Option* coordinator = nullptr;  // the profile goes there where it was given
 };
 
 // Length of the longest sequence to measure: given, else the data set's longest, else the cap.
@@ -98,15 +99,21 @@ absl::Status Run(ProfileFlags& flags) {
   SB_RETURN_IF_ERROR(Write(profile, flags.output));
   absl::PrintF("written to %s; sbctl simulate --profile %s plans by it\n", flags.output,
                flags.output);
-  if (flags.worker.node.coordinator.empty()) return absl::OkStatus();
+  const std::string& address = flags.worker.node.coordinator;
+  if (flags.coordinator->count() == 0 || address.empty()) return absl::OkStatus();
 
-  CoordinatorClient client(MakeCoordinatorChannel(flags.worker.node.coordinator));
+  CoordinatorClient client(MakeCoordinatorChannel(address));
   v1::PutProfileRequest request;
   *request.mutable_profile() = std::move(profile);
-  SB_ASSIGN_OR_RETURN(const v1::PutProfileResponse response,
-                      client.PutProfile(request, absl::Seconds(10)));
-  absl::PrintF("given to the coordinator at %s%s\n", flags.worker.node.coordinator,
-               response.replaced() ? ", in place of an earlier one" : "");
+  const absl::StatusOr<v1::PutProfileResponse> response =
+      client.PutProfile(request, absl::Seconds(10));
+  if (!response.ok()) {
+    return absl::Status(response.status().code(),
+                        absl::StrCat("the coordinator at ", address,
+                                     " did not take the profile: ", response.status().message()));
+  }
+  absl::PrintF("given to the coordinator at %s%s\n", address,
+               response->replaced() ? ", in place of an earlier one" : "");
   return absl::OkStatus();
 }
 
@@ -121,6 +128,7 @@ int RunProfileVerb(int argc, char** argv) {
       "sparsebalance-worker profile");
   AddWorkerFlags(app, flags.worker);
   app.get_option("--dataset")->required(false);
+  flags.coordinator = app.get_option("--coordinator");
   app.add_option("--profile-output", flags.output, "file to write, JSON")->capture_default_str();
   app.add_option("--longest-tokens", flags.longest_tokens,
                  "0: of the data set's longest sequence, else --max-tokens-per-micro-batch")

@@ -58,8 +58,8 @@ class Sizes {
   }
   int64_t Layer() const { return AttentionPart() + Lists() + MlpPart(); }
 
-  // Temporary memory of one layer's passes, above its activations; `saved_mlp` of them are freed
-  // before attention's turn.
+  // Temporary memory of one layer's passes, above all of its activations. Those of the MLP are not
+  // there yet when attention runs forward, and freed when it runs backward.
   int64_t ForwardScratch() const {
     return std::max<int64_t>(0, attention_forward_scratch_ - MlpPart());
   }

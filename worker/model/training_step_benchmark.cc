@@ -10,20 +10,10 @@
 #include "kernels/packed_blocks.h"
 #include "worker/model/adamw.h"
 #include "worker/model/transformer.h"
+#include "worker/model/useful_flops.h"
 
 namespace sparsebalance::model {
 namespace {
-
-double UsefulFlops(const ModelConfig& c, double tokens, double attended_pairs) {
-  const double hidden = c.hidden_size;
-  const double q_width = static_cast<double>(c.num_heads) * c.HeadDim();
-  const double kv_width = static_cast<double>(c.num_kv_heads) * c.HeadDim();
-  const double weights =
-      c.num_layers * (hidden * (2 * q_width + 2 * kv_width) + 3 * hidden * c.intermediate_size) +
-      hidden * c.vocab_size;
-  // Each product once forward and twice backward; attention has two forward and four backward.
-  return 6 * weights * tokens + 6 * 2 * q_width * attended_pairs;
-}
 
 void TrainingStep(benchmark::State& state, const ModelConfig& config, int32_t budget) {
   const int64_t tokens = state.range(0);

@@ -24,6 +24,7 @@
 #include "kernels/backend.h"
 #include "worker/model/adamw.h"
 #include "worker/model/transformer.h"
+#include "worker/model/useful_flops.h"
 
 namespace sparsebalance::model {
 namespace {
@@ -49,15 +50,6 @@ ModelConfig Config() {
   config.intermediate_size = 704;
   config.block_tokens = 128;
   return config;
-}
-
-// Products of the layers and of attended pairs, forward once and backward twice; nothing that is
-// computed again.
-double UsefulFlops(const ModelConfig& c, double tokens, double attended_pairs) {
-  const double hidden = c.hidden_size;
-  const double weights = c.num_layers * (hidden * 4 * hidden + 3 * hidden * c.intermediate_size) +
-                         hidden * c.vocab_size;
-  return 6 * weights * tokens + 12 * hidden * attended_pairs;
 }
 
 class Case {

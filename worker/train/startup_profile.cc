@@ -98,7 +98,8 @@ absl::Status EnsureProfile(NodeSession& session, const TrainOptions& options,
     return absl::OkStatus();
   }
   log("measuring a latency profile of this machine, a few seconds");
-  const int32_t longest = *std::max_element(dataset.lengths().begin(), dataset.lengths().end());
+  int32_t longest = 1;
+  for (const int32_t length : dataset.lengths()) longest = std::max(longest, length);
   SB_ASSIGN_OR_RETURN(v1::LatencyProfile profile,
                       MeasureProfile(options, {.longest_tokens = static_cast<uint64_t>(longest),
                                                .seconds = kProfileSeconds}));

@@ -48,16 +48,19 @@ absl::Status FitTokenCap(TrainOptions& options, size_t ranks,
           static_cast<double>(options.memory_limit_bytes) / kMiB, tokens, asked, tokens));
     }
   }
-  const auto cap = static_cast<int64_t>(options.plan.max_tokens_per_micro_batch());
-  const int32_t budget = max_budget > 0 ? max_budget : std::numeric_limits<int32_t>::max();
-  SB_ASSIGN_OR_RETURN(const model::MemoryEstimate estimate,
-                      model::EstimateMemory(options.model, *backend, {0, cap}, {budget}));
-  const double needed = static_cast<double>(estimate.peak) * static_cast<double>(ranks);
-  if (backend->name() == "cpu" && needed > static_cast<double>(MachineMemory())) {
+  if (options.memory_limit_bytes > 0 || backend->name() != "cpu") return absl::OkStatus();
+  const int64_t share = MachineMemory() / static_cast<int64_t>(std::max<size_t>(1, ranks));
+  const absl::StatusOr<int64_t> fits =
+      model::MostTokensWithin(options.model, *backend, max_budget, share);
+  // Where the model alone is too large for the machine nothing fits.
+  const int64_t tokens = fits.ok() ? *fits : 0;
+  if (!fits.ok() && !absl::IsResourceExhausted(fits.status())) return fits.status();
+  if (static_cast<uint64_t>(tokens) < asked) {
     log(absl::StrFormat(
-        "%d ranks with micro-batches of up to %d tokens may need %.0f MiB, this machine has %.0f; "
-        "--memory-limit-mib lowers the tokens, --activation-checkpointing the memory for each",
-        ranks, cap, needed / kMiB, static_cast<double>(MachineMemory()) / kMiB));
+        "a rank, one of %d here, has %.0f MiB of memory, enough for micro-batches of %d tokens; "
+        "--max-tokens-per-micro-batch is %d. --memory-limit-mib lowers the tokens, "
+        "--activation-checkpointing the memory for each",
+        ranks, static_cast<double>(share) / kMiB, tokens, asked));
   }
   return absl::OkStatus();
 }

@@ -10,8 +10,8 @@
 namespace sparsebalance {
 
 // Lowers plan.max_tokens_per_micro_batch to what options.memory_limit_bytes holds by the memory
-// model (worker/model/memory_model.h), and logs what a micro-batch takes at most. Without a limit
-// the cap stays, and the log warns where `ranks` ranks may need more memory than the machine has.
+// model (worker/model/memory_model.h), and says so in the log. Without a limit the cap stays,
+// and the log warns where the machine's memory, shared by `ranks` ranks, may not hold it.
 // All nodes of a job must use the same limit: the cap is part of the job's spec.
 // RESOURCE_EXHAUSTED where the model itself does not fit.
 absl::Status FitTokenCap(TrainOptions& options, size_t ranks,

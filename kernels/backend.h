@@ -64,6 +64,8 @@ struct MatmulShape {
   bool transpose_a = false;  // a is [k, m] in memory instead of [m, k]
   bool transpose_b = false;  // b is [n, k] in memory instead of [k, n]
   bool accumulate = false;   // c += instead of c =
+  // Elements from one row in memory to the next, of a, b and c; 0: rows lie side by side.
+  int64_t a_stride = 0, b_stride = 0, c_stride = 0;
 };
 
 struct NormShape {
@@ -81,6 +83,13 @@ struct RopeShape {
 struct CrossEntropyShape {
   int64_t rows = 0, classes = 0;
   double loss_scale = 1;  // of the gradient only
+};
+
+struct DropoutShape {
+  int64_t rows = 0, columns = 0;
+  float rate = 0;           // share of elements that are dropped, in [0, 1)
+  uint32_t site = 0;        // tells places of a model apart
+  bool accumulate = false;  // y += instead of y =
 };
 
 struct AdamWArgs {
@@ -188,7 +197,7 @@ class Backend {
                                       ConstDeviceBuffer weight, DeviceBuffer y,
                                       DeviceBuffer inverse_rms) = 0;
   // x_grad += r * (y_grad * weight - x * r^2 * mean(y_grad * weight * x));
-  // weight_grad += sum over rows of y_grad * x * r.
+  // weight_grad += sum over rows of y_grad * x * r; it may be empty where none is wanted.
   virtual absl::Status RmsNormBackward(const NormShape& shape, ConstDeviceBuffer x,
                                        ConstDeviceBuffer weight, ConstDeviceBuffer inverse_rms,
                                        ConstDeviceBuffer y_grad, DeviceBuffer x_grad,
@@ -211,6 +220,11 @@ class Backend {
   // out = a + b; out may be a or b.
   virtual absl::Status Add(ConstDeviceBuffer a, ConstDeviceBuffer b, DeviceBuffer out) = 0;
   virtual absl::Status Scale(float factor, DeviceBuffer x) = 0;
+  // y = x * keep / (1 - rate), keep being 0 or 1 by (keys[row], site, column) alone, as
+  // dropout_mask.h says; the gradient is the same call on gradients. y may be x, unless it
+  // accumulates.
+  virtual absl::Status Dropout(const DropoutShape& shape, DeviceSpan<const uint64_t> keys,
+                               ConstDeviceBuffer x, DeviceBuffer y) = 0;
 
   // loss_sum[0] += sum of weights[r] * -log softmax(logits[r])[targets[r]] (in double, unscaled).
   // logits_grad = loss_scale * weights[r] * (softmax - onehot); may be logits itself, or empty

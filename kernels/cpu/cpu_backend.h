@@ -59,6 +59,8 @@ class CpuBackend final : public Backend {
                               ConstDeviceBuffer out_grad, DeviceBuffer gate_up_grad) override;
   absl::Status Add(ConstDeviceBuffer a, ConstDeviceBuffer b, DeviceBuffer out) override;
   absl::Status Scale(float factor, DeviceBuffer x) override;
+  absl::Status Dropout(const DropoutShape& shape, DeviceSpan<const uint64_t> keys,
+                       ConstDeviceBuffer x, DeviceBuffer y) override;
   absl::Status CrossEntropy(const CrossEntropyShape& shape, ConstDeviceBuffer logits,
                             DeviceSpan<const int32_t> targets, ConstDeviceBuffer weights,
                             DeviceBuffer logits_grad, DeviceSpan<double> loss_sum) override;

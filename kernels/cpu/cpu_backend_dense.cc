@@ -55,10 +55,18 @@ absl::Status CpuBackend::Matmul(const MatmulShape& shape, ConstDeviceBuffer a, C
                                 ConstDeviceBuffer bias, DeviceBuffer c) {
   SB_RETURN_IF_ERROR(
       CheckAtLeast("Matmul", {{"m", shape.m, 1}, {"n", shape.n, 1}, {"k", shape.k, 1}}));
-  SB_RETURN_IF_ERROR(CheckSizes("Matmul", {{"a", a.size(), shape.m * shape.k},
-                                           {"b", b.size(), shape.k * shape.n},
+  const MatmulStrides strides = StridesOf(shape);
+  const int64_t a_rows = shape.transpose_a ? shape.k : shape.m;
+  const int64_t a_columns = shape.transpose_a ? shape.m : shape.k;
+  const int64_t b_rows = shape.transpose_b ? shape.n : shape.k;
+  const int64_t b_columns = shape.transpose_b ? shape.k : shape.n;
+  SB_RETURN_IF_ERROR(CheckAtLeast("Matmul", {{"a_stride", strides.a, a_columns},
+                                             {"b_stride", strides.b, b_columns},
+                                             {"c_stride", strides.c, shape.n}}));
+  SB_RETURN_IF_ERROR(CheckSizes("Matmul", {{"a", a.size(), (a_rows - 1) * strides.a + a_columns},
+                                           {"b", b.size(), (b_rows - 1) * strides.b + b_columns},
                                            {"bias", bias.size(), bias.empty() ? 0 : shape.n},
-                                           {"c", c.size(), shape.m * shape.n}}));
+                                           {"c", c.size(), (shape.m - 1) * strides.c + shape.n}}));
   SB_ASSIGN_OR_RETURN(DeviceArray<float> scratch,
                       Allocate<float>(MatmulScratch(shape) / static_cast<int64_t>(sizeof(float))));
   return matmul_.Run(shape, DeviceAccess::Data(a), DeviceAccess::Data(b),
@@ -101,13 +109,13 @@ absl::Status CpuBackend::RmsNormBackward(const NormShape& shape, ConstDeviceBuff
   const int64_t elements = shape.rows * shape.columns;
   SB_RETURN_IF_ERROR(
       CheckAtLeast("RmsNormBackward", {{"rows", shape.rows, 0}, {"columns", shape.columns, 1}}));
-  SB_RETURN_IF_ERROR(
-      CheckSizes("RmsNormBackward", {{"x", x.size(), elements},
-                                     {"weight", weight.size(), shape.columns},
-                                     {"inverse_rms", inverse_rms.size(), shape.rows},
-                                     {"y_grad", y_grad.size(), elements},
-                                     {"x_grad", x_grad.size(), elements},
-                                     {"weight_grad", weight_grad.size(), shape.columns}}));
+  SB_RETURN_IF_ERROR(CheckSizes("RmsNormBackward", {{"x", x.size(), elements},
+                                                    {"weight", weight.size(), shape.columns},
+                                                    {"inverse_rms", inverse_rms.size(), shape.rows},
+                                                    {"y_grad", y_grad.size(), elements},
+                                                    {"x_grad", x_grad.size(), elements},
+                                                    {"weight_grad", weight_grad.size(),
+                                                     weight_grad.empty() ? 0 : shape.columns}}));
   SB_ASSIGN_OR_RETURN(DeviceArray<float> scratch,
                       Allocate<float>(RmsNormPartials(shape.rows, shape.columns)));
   cpu::RmsNormBackward(threads_, shape.rows, shape.columns, DeviceAccess::Data(x),
@@ -171,6 +179,23 @@ absl::Status CpuBackend::Add(ConstDeviceBuffer a, ConstDeviceBuffer b, DeviceBuf
 
 absl::Status CpuBackend::Scale(float factor, DeviceBuffer x) {
   cpu::Scale(threads_, x.size(), factor, DeviceAccess::Data(x));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Dropout(const DropoutShape& shape, DeviceSpan<const uint64_t> keys,
+                                 ConstDeviceBuffer x, DeviceBuffer y) {
+  const int64_t elements = shape.rows * shape.columns;
+  SB_RETURN_IF_ERROR(
+      CheckAtLeast("Dropout", {{"rows", shape.rows, 0}, {"columns", shape.columns, 1}}));
+  SB_RETURN_IF_ERROR(CheckSizes(
+      "Dropout",
+      {{"keys", keys.size(), shape.rows}, {"x", x.size(), elements}, {"y", y.size(), elements}}));
+  if (!(shape.rate >= 0 && shape.rate < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Dropout: rate is ", shape.rate, ", must lie in [0, 1)"));
+  }
+  cpu::Dropout(threads_, shape, DeviceAccess::Data(keys), DeviceAccess::Data(x),
+               DeviceAccess::Data(y));
   return absl::OkStatus();
 }
 

@@ -1,4 +1,5 @@
 // The CPU backend's dense ops against the reference, at sizes with and without partial vectors.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -52,6 +53,122 @@ TEST(DenseOpsTest, MatmulMatchesTheReferenceInEveryOrientation) {
                   absl::StrCat(s.m, "x", s.n, "x", s.k, " flags ", flags));
     }
   }
+}
+
+// `rows` x `columns` of `x`, laid out with the stride and some filler between the rows.
+Tensor Spread(const Tensor& x, int64_t rows, int64_t columns, int64_t stride) {
+  Tensor out((rows - 1) * stride + columns, 77.0);
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy_n(x.begin() + r * columns, columns, out.begin() + r * stride);
+  }
+  return out;
+}
+
+TEST(DenseOpsTest, MatmulOfColumnsWithinWiderRowsLeavesTheRestAlone) {
+  auto backend = TestBackend();
+  struct Size {
+    int64_t m, n, k;
+  };
+  // The last one's depth is summed in pieces.
+  for (const Size& s : {Size{3, 5, 7}, Size{600, 20, 8}, Size{16, 40, 2100}}) {
+    for (int flags = 0; flags < 8; ++flags) {
+      const bool ta = (flags & 1) != 0;
+      const bool tb = (flags & 2) != 0;
+      const bool accumulate = (flags & 4) != 0;
+      const Tensor a = RandomTensor(s.m * s.k, 1);
+      const Tensor b = RandomTensor(s.k * s.n, 2);
+      const Tensor old = RandomTensor(s.m * s.n, 3);
+      Tensor product = reference::Matmul(s.m, s.n, s.k, a, ta, b, tb);
+      if (accumulate) product = Plus(product, old);
+      const int64_t a_columns = ta ? s.m : s.k;
+      const int64_t b_columns = tb ? s.k : s.n;
+      kernels::MatmulShape shape{s.m, s.n, s.k, ta, tb, accumulate};
+      shape.a_stride = a_columns + 3;
+      shape.b_stride = b_columns + 1;
+      shape.c_stride = s.n + 6;
+      const auto on_device = [&](const Tensor& x, int64_t rows, int64_t columns, int64_t stride) {
+        return ToDevice(backend.get(), Spread(x, rows, columns, stride));
+      };
+      DeviceArray<float> c = on_device(old, s.m, s.n, shape.c_stride);
+      SB_ASSERT_OK(backend->Matmul(
+          shape, on_device(a, ta ? s.k : s.m, a_columns, shape.a_stride).span(),
+          on_device(b, tb ? s.n : s.k, b_columns, shape.b_stride).span(), {}, c.span()));
+      ExpectClose(backend.get(), c, Spread(product, s.m, s.n, shape.c_stride),
+                  absl::StrCat(s.m, "x", s.n, "x", s.k, " flags ", flags));
+    }
+  }
+}
+
+TEST(DenseOpsTest, MatmulRefusesAStrideBelowTheRow) {
+  auto backend = TestBackend();
+  const DeviceArray<float> x = ToDevice(backend.get(), Tensor(6, 1.0));
+  kernels::MatmulShape shape{2, 2, 3};
+  shape.a_stride = 2;
+  const absl::Status status = backend->Matmul(shape, x.span(), x.span(), {}, x.span());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a_stride is 2"));
+}
+
+std::vector<float> Dropped(kernels::Backend* backend, const kernels::DropoutShape& shape,
+                           const std::vector<uint64_t>& keys, const Tensor& x, const Tensor& y) {
+  const DeviceArray<uint64_t> device_keys = ToDevice(backend, keys);
+  DeviceArray<float> out = ToDevice(backend, y);
+  EXPECT_TRUE(
+      backend->Dropout(shape, device_keys.span(), ToDevice(backend, x).span(), out.span()).ok());
+  std::vector<float> host(y.size());
+  EXPECT_TRUE(backend->CopyToHost(out.span(), host.data()).ok());
+  return host;
+}
+
+TEST(DenseOpsTest, DropoutDropsItsShareAndScalesTheRest) {
+  auto backend = TestBackend();
+  const int64_t rows = 300;
+  const int64_t columns = 129;
+  std::vector<uint64_t> keys(rows);
+  for (int64_t r = 0; r < rows; ++r) keys[r] = 1000 + r;
+  const Tensor ones(rows * columns, 1.0);
+  const Tensor zeros(rows * columns, 0.0);
+  for (const float rate : {0.0F, 0.1F, 0.5F, 0.9F}) {
+    const std::vector<float> y = Dropped(backend.get(), {rows, columns, rate}, keys, ones, zeros);
+    double dropped = 0;
+    for (const float v : y) {
+      dropped += v == 0.0F ? 1 : 0;
+      EXPECT_TRUE(v == 0.0F || std::abs(v * (1 - rate) - 1) < 1e-6) << v;
+    }
+    // Five standard deviations of a binomial share.
+    EXPECT_NEAR(dropped / (rows * columns), rate,
+                5 * std::sqrt(rate * (1 - rate) / (rows * columns)) + 1e-12);
+  }
+}
+
+TEST(DenseOpsTest, DropoutOfARowDependsOnItsKeyAndSiteAndNotOnItsPlace) {
+  auto backend = TestBackend();
+  const int64_t columns = 64;
+  const Tensor ones(3 * columns, 1.0);
+  const Tensor zeros(3 * columns, 0.0);
+  const auto row = [&](const std::vector<float>& y, int64_t r) {
+    return std::vector<float>(y.begin() + r * columns, y.begin() + (r + 1) * columns);
+  };
+  const auto y = Dropped(backend.get(), {3, columns, 0.5F, 1}, {7, 8, 9}, ones, zeros);
+  const auto moved = Dropped(backend.get(), {3, columns, 0.5F, 1}, {9, 7, 8}, ones, zeros);
+  const auto elsewhere = Dropped(backend.get(), {3, columns, 0.5F, 2}, {7, 8, 9}, ones, zeros);
+  EXPECT_EQ(row(y, 0), row(moved, 1));
+  EXPECT_EQ(row(y, 2), row(moved, 0));
+  EXPECT_NE(row(y, 0), row(y, 1));
+  EXPECT_NE(row(y, 0), row(elsewhere, 0));
+  // Added to what is there.
+  const Tensor old(3 * columns, 10.0);
+  const auto added = Dropped(backend.get(), {3, columns, 0.5F, 1, true}, {7, 8, 9}, ones, old);
+  for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(added[i], y[i] + 10.0F);
+}
+
+TEST(DenseOpsTest, DropoutRefusesARateOfOne) {
+  auto backend = TestBackend();
+  const DeviceArray<uint64_t> keys = ToDevice(backend.get(), std::vector<uint64_t>{1});
+  const DeviceArray<float> x = ToDevice(backend.get(), Tensor(2, 1.0));
+  const absl::Status status = backend->Dropout({1, 2, 1.0F}, keys.span(), x.span(), x.span());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rate is 1"));
 }
 
 TEST(DenseOpsTest, MatmulNamesABufferThatIsTooSmall) {

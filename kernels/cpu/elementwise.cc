@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/dropout_mask.h"
 
 namespace sparsebalance::kernels::cpu {
 namespace {
@@ -31,6 +32,23 @@ void Copy(int threads, int64_t bytes, const void* from, void* to) {
   ParallelRanges(threads, bytes, int64_t{1} << 20, [&](int64_t begin, int64_t end) {
     std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
                 static_cast<size_t>(end - begin));
+  });
+}
+
+void Dropout(int threads, const DropoutShape& shape, const uint64_t* keys, const float* x,
+             float* y) {
+  const uint32_t threshold = DropoutThreshold(shape.rate);
+  const float scale = 1.0F / (1.0F - shape.rate);
+  ParallelRanges(threads, shape.rows, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const uint64_t row = DropoutRow(keys[r], shape.site);
+      const float* in = x + r * shape.columns;
+      float* out = y + r * shape.columns;
+      for (int64_t c = 0; c < shape.columns; ++c) {
+        const float kept = DropoutKeeps(row, c, threshold) ? in[c] * scale : 0.0F;
+        out[c] = shape.accumulate ? out[c] + kept : kept;
+      }
+    }
   });
 }
 

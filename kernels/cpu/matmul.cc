@@ -57,16 +57,18 @@ int64_t PieceDepth(const MatmulShape& shape) {
   return pieces == 1 ? shape.k : CeilDiv(CeilDiv(shape.k, pieces), 512) * 512;
 }
 
-// m, n, k, strides of a and of b, c's row stride; then whether to add to c and to add a bias.
+// m, n, k, row strides of a, b (negative where transposed) and c; then whether to add to c and to
+// add a bias.
 using Key = std::array<int64_t, 8>;
 
-Key MakeKey(const MatmulShape& shape, int64_t m, int64_t n, int64_t k, bool accumulate, bool bias) {
+Key MakeKey(const MatmulShape& shape, const MatmulStrides& strides, int64_t m, int64_t n, int64_t k,
+            bool accumulate, bool bias) {
   return {m,
           n,
           k,
-          shape.transpose_a ? -shape.m : shape.k,
-          shape.transpose_b ? -shape.k : shape.n,
-          shape.n,
+          shape.transpose_a ? -strides.a : strides.a,
+          shape.transpose_b ? -strides.b : strides.b,
+          strides.c,
           accumulate ? 1 : 0,
           bias ? 1 : 0};
 }
@@ -106,6 +108,15 @@ Primitive MakePrimitive(const dnnl::engine& engine, const Key& key) {
 }
 
 }  // namespace
+
+MatmulStrides StridesOf(const MatmulShape& shape) {
+  const auto or_else = [](int64_t stride, int64_t columns) {
+    return stride != 0 ? stride : columns;
+  };
+  return {.a = or_else(shape.a_stride, shape.transpose_a ? shape.m : shape.k),
+          .b = or_else(shape.b_stride, shape.transpose_b ? shape.k : shape.n),
+          .c = or_else(shape.c_stride, shape.n)};
+}
 
 struct MatmulEngine::Impl {
   explicit Impl(int thread_count)
@@ -187,6 +198,7 @@ absl::Status MatmulEngine::Run(const MatmulShape& shape, const float* a, const f
   };
   // Tokens are the rows of a layer's output and input gradient, and the depth of a weight gradient.
   const bool tokens_are_depth = shape.transpose_a;
+  const MatmulStrides strides = StridesOf(shape);
   const int64_t pieces = DepthPieces(shape);
   const int64_t depth = PieceDepth(shape);
   std::vector<Unit> work;
@@ -198,13 +210,14 @@ absl::Status MatmulEngine::Run(const MatmulShape& shape, const float* a, const f
           Cut(p * depth, std::min((p + 1) * depth, shape.k),
               tokens_are_depth ? kMaxSegment : shape.k, tokens_are_depth);
       float* out = p == 0 ? c : partials + (p - 1) * shape.m * shape.n;
+      const MatmulStrides here = {strides.a, strides.b, p == 0 ? strides.c : shape.n};
       for (const Segment& rows : Cut(0, shape.m, kTileRows, !tokens_are_depth)) {
         for (const Segment& columns : Cut(0, shape.n, kTileColumns, false)) {
-          Unit unit{rows, columns, {}, out + rows.begin * shape.n + columns.begin};
+          Unit unit{rows, columns, {}, out + rows.begin * here.c + columns.begin};
           for (const Segment& segment : segments) {
             const bool first = segment.begin == p * depth;
             const Key key =
-                MakeKey(shape, rows.count, columns.count, segment.count,
+                MakeKey(shape, here, rows.count, columns.count, segment.count,
                         !first || (p == 0 && shape.accumulate), first && p == 0 && bias != nullptr);
             unit.steps.push_back({segment, &impl_->Get(key)});
           }
@@ -227,8 +240,8 @@ absl::Status MatmulEngine::Run(const MatmulShape& shape, const float* a, const f
       for (const Step& step : unit.steps) {
         const int64_t k0 = step.depth.begin;
         impl_->Execute(*step.primitive,
-                       a + (shape.transpose_a ? k0 * shape.m + m0 : m0 * shape.k + k0),
-                       b + (shape.transpose_b ? n0 * shape.k + k0 : k0 * shape.n + n0),
+                       a + (shape.transpose_a ? k0 * strides.a + m0 : m0 * strides.a + k0),
+                       b + (shape.transpose_b ? n0 * strides.b + k0 : k0 * strides.b + n0),
                        bias == nullptr ? nullptr : bias + n0, unit.out);
       }
     } catch (const std::exception& e) {
@@ -242,11 +255,14 @@ absl::Status MatmulEngine::Run(const MatmulShape& shape, const float* a, const f
   }
 
   if (pieces > 1) {
-    const int64_t size = shape.m * shape.n;
-    ParallelRanges(impl_->threads, size, 16384, [&](int64_t begin, int64_t end) {
+    const int64_t rows = std::max<int64_t>(1, 16384 / shape.n);
+    ParallelRanges(impl_->threads, shape.m, rows, [&](int64_t begin, int64_t end) {
       for (int64_t p = 0; p + 1 < pieces; ++p) {
-        const float* partial = partials + p * size;
-        for (int64_t i = begin; i < end; ++i) c[i] += partial[i];
+        for (int64_t r = begin; r < end; ++r) {
+          const float* partial = partials + (p * shape.m + r) * shape.n;
+          float* out = c + r * strides.c;
+          for (int64_t i = 0; i < shape.n; ++i) out[i] += partial[i];
+        }
       }
     });
   }

@@ -67,7 +67,7 @@ void RmsNormBackward(int threads, int64_t rows, int64_t columns, const float* x,
       }
     }
   });
-  AddPieces(rows, columns, partials, weight_grad);
+  if (weight_grad != nullptr) AddPieces(rows, columns, partials, weight_grad);
 }
 
 int64_t ColumnSumPartials(int64_t rows, int64_t columns) { return Pieces(rows) * columns; }

@@ -32,6 +32,7 @@ namespace {
 
 using model::MicroBatch;
 using model::ModelConfig;
+using model::RelativeDistance;
 using model_io::ElementType;
 using model_io::SafetensorsFile;
 
@@ -94,8 +95,8 @@ void WriteModel(const Case& c, const std::string& folder) {
   const ModelConfig config = ConfigOf(c);
   const model::TestModel made = model::MakeModel(config, 1, 11);
   for (const model::Parameter& p : made.model->parameters()) {
-    if (p.weight_decay) continue;
-    const model::NormalStream noise(12, p.name);
+    if (p.is_matrix()) continue;
+    const model::RandomStream noise(12, p.name);
     std::vector<float> values = made.Host(p.value);
     for (size_t i = 0; i < values.size(); ++i) values[i] += 0.2F * static_cast<float>(noise.At(i));
     SB_ASSERT_OK(made.backend->CopyToDevice(values, p.value));
@@ -135,16 +136,6 @@ model::TestModel LoadModel(const std::string& folder) {
   const absl::Status loaded = weights->Load(out.backend.get(), out.model->store());
   EXPECT_TRUE(loaded.ok()) << loaded;
   return out;
-}
-
-double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
-    norm += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 // Results of the script beside which ours are laid.

@@ -1,5 +1,7 @@
 #include "worker/model/adamw.h"
 
+#include <fnmatch.h>
+
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +19,44 @@ absl::Status AdamWOptions::Validate() const {
                                                    " must be above 0 and weight_decay ",
                                                    weight_decay, " finite and at least 0"));
   }
+  for (const WeightDecayGroup& group : weight_decay_groups) {
+    if (group.pattern.empty() || !(group.value >= 0) || !std::isfinite(group.value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("AdamW: the weight decay of '", group.pattern, "' is ", group.value,
+                       "; a group needs a pattern, and a value that is finite and at least 0"));
+    }
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> WeightDecays(const AdamWOptions& options,
+                                                const ParameterStore& parameters) {
+  std::vector<float> out;
+  std::vector<bool> fits(options.weight_decay_groups.size(), false);
+  for (const Parameter& p : parameters.parameters()) {
+    float& decay = out.emplace_back(0.0F);
+    if (!p.trainable()) continue;
+    if (p.is_matrix()) decay = options.weight_decay;
+    bool decided = false;
+    for (size_t g = 0; g < fits.size(); ++g) {
+      const WeightDecayGroup& group = options.weight_decay_groups[g];
+      if (fnmatch(group.pattern.c_str(), p.name.c_str(), 0) != 0) continue;
+      fits[g] = true;
+      if (!decided) decay = group.value;
+      decided = true;
+    }
+  }
+  for (size_t g = 0; g < fits.size(); ++g) {
+    if (fits[g]) continue;
+    std::string example;
+    for (const Parameter& p : parameters.parameters()) {
+      if (p.trainable()) example = p.name;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("no trained parameter fits the weight decay group '",
+                     options.weight_decay_groups[g].pattern, "'; names are like ", example));
+  }
+  return out;
 }
 
 absl::StatusOr<std::unique_ptr<AdamW>> AdamW::Create(const AdamWOptions& options,
@@ -25,20 +64,23 @@ absl::StatusOr<std::unique_ptr<AdamW>> AdamW::Create(const AdamWOptions& options
                                                      kernels::Backend* backend) {
   SB_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<AdamW> out(new AdamW(options, parameters, backend));
-  const int64_t size = parameters->values().size();
+  SB_ASSIGN_OR_RETURN(const std::vector<float> decays, WeightDecays(options, *parameters));
+  const int64_t size = parameters->grads().size();
   SB_ASSIGN_OR_RETURN(out->m_, backend->Allocate<float>(size));
   SB_ASSIGN_OR_RETURN(out->v_, backend->Allocate<float>(size));
   SB_ASSIGN_OR_RETURN(out->norm_, backend->Allocate<double>(1));
   SB_RETURN_IF_ERROR(backend->Fill(out->m_.span(), 0.0F));
   SB_RETURN_IF_ERROR(backend->Fill(out->v_.span(), 0.0F));
-  for (const Parameter& p : parameters->parameters()) {
+  for (size_t i = 0; i < decays.size(); ++i) {
+    const Parameter& p = parameters->parameters()[i];
+    if (!p.trainable()) continue;
     const int64_t count = p.value.size();
-    const int64_t begin = p.arena_offset;
-    if (!out->runs_.empty() && out->runs_.back().weight_decay == p.weight_decay &&
+    const int64_t begin = p.arena_offset - parameters->trainable_begin();
+    if (!out->runs_.empty() && out->runs_.back().weight_decay == decays[i] &&
         out->runs_.back().begin + out->runs_.back().count == begin) {
       out->runs_.back().count += count;
     } else {
-      out->runs_.push_back({begin, count, p.weight_decay});
+      out->runs_.push_back({begin, count, decays[i]});
     }
   }
   return out;
@@ -61,9 +103,9 @@ absl::Status AdamW::Step(double learning_rate, double grad_scale) {
   args.gradient_scale = static_cast<float>(grad_scale);
   args.step = step_ + 1;
   for (const Run& run : runs_) {
-    args.weight_decay = run.weight_decay ? options_.weight_decay : 0.0F;
+    args.weight_decay = run.weight_decay;
     SB_RETURN_IF_ERROR(backend_->AdamW(args, parameters_->grads().Slice(run.begin, run.count),
-                                       parameters_->values().Slice(run.begin, run.count),
+                                       parameters_->trainable_values().Slice(run.begin, run.count),
                                        m_.span().Slice(run.begin, run.count),
                                        v_.span().Slice(run.begin, run.count)));
   }

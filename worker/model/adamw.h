@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,23 +12,37 @@
 
 namespace sparsebalance::model {
 
+// Parameters whose name fits a pattern in the way of a shell (fnmatch: *, ?, [...]).
+struct WeightDecayGroup {
+  std::string pattern;
+  float value = 0;
+};
+
 struct AdamWOptions {
   float beta1 = 0.9F;
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
-  float weight_decay = 0.1F;  // on matrices only
+  float weight_decay = 0.1F;  // of matrices; that of norm weights and biases is 0
+  // Instead of it; the first group that fits counts.
+  std::vector<WeightDecayGroup> weight_decay_groups;
 
-  // INVALID_ARGUMENT unless 0 <= beta < 1, epsilon > 0, weight_decay >= 0.
+  // INVALID_ARGUMENT unless 0 <= beta < 1, epsilon > 0, and weight decays are finite and >= 0.
   absl::Status Validate() const;
 };
 
-// What a checkpoint keeps. m and v have the layout of the parameters' arenas.
+// What a checkpoint keeps. m and v have the layout of the arena of gradients.
 struct AdamWState {
   int64_t step = 0;  // updates done
   std::vector<float> m, v;
 };
 
-// AdamW over all parameters of a model. The store and the backend must outlive it.
+// Weight decay of each parameter, in the order of the store; 0 where it is frozen. INVALID_ARGUMENT
+// naming a group that fits no trained parameter: nobody wants to find out after a week that a
+// pattern was misspelled.
+absl::StatusOr<std::vector<float>> WeightDecays(const AdamWOptions& options,
+                                                const ParameterStore& parameters);
+
+// AdamW over the trained parameters of a model. The store and the backend must outlive it.
 class AdamW {
  public:
   static absl::StatusOr<std::unique_ptr<AdamW>> Create(const AdamWOptions& options,
@@ -51,7 +66,7 @@ class AdamW {
   // Neighbouring parameters with the same decay: one kernel call each.
   struct Run {
     int64_t begin, count;
-    bool weight_decay;
+    float weight_decay;
   };
 
   AdamWOptions options_;

@@ -24,7 +24,7 @@ TEST(AdamWTest, TwoStepsByHandWithDecayOnMatricesOnly) {
   EXPECT_EQ(optimizer->step(), 2);
   for (const Parameter& p : m.model->parameters()) {
     const std::vector<float> value = m.Host(p.value);
-    const double keep = p.weight_decay ? 1 - 0.1 * 0.5 : 1;
+    const double keep = p.is_matrix() ? 1 - 0.1 * 0.5 : 1;
     for (size_t i = 0; i < value.size(); ++i) {
       const double expected = (start[p.arena_offset + i] * keep - 0.1) * keep - 0.1;
       ASSERT_NEAR(value[i], expected, 1e-5) << p.name;
@@ -102,10 +102,47 @@ TEST(AdamWTest, BadOptionsAreRefused) {
   TestModel m = MakeModel(TinyConfig());
   for (const AdamWOptions& bad :
        {AdamWOptions{.beta1 = 1.0F}, AdamWOptions{.beta2 = -0.1F}, AdamWOptions{.epsilon = 0.0F},
-        AdamWOptions{.weight_decay = -1}}) {
+        AdamWOptions{.weight_decay = -1}, AdamWOptions{.weight_decay_groups = {{"*", -0.1F}}},
+        AdamWOptions{.weight_decay_groups = {{"", 0.1F}}}}) {
     EXPECT_EQ(AdamW::Create(bad, m.model->store(), m.backend.get()).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
+}
+
+TEST(AdamWTest, EachParameterDecaysByTheFirstGroupThatFitsIt) {
+  TestModel m = MakeModel(TinyConfig());
+  AdamWOptions options;
+  options.weight_decay = 0.5F;
+  options.weight_decay_groups = {{"model.embed_tokens.*", 0},
+                                 {"*.mlp.*", 0.25F},
+                                 {"*.down_proj.weight", 9},
+                                 {"*norm.weight", 0.125F}};
+  const auto optimizer = AdamW::Create(options, m.model->store(), m.backend.get());
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  const std::vector<float> start = m.Host(m.model->values());
+  // Without gradients a step does nothing but decay.
+  SB_ASSERT_OK(m.model->ZeroGrads());
+  SB_ASSERT_OK((*optimizer)->Step(1.0, 1.0));
+  for (const Parameter& p : m.model->parameters()) {
+    float decay = p.is_matrix() ? 0.5F : 0.0F;
+    if (p.name == "model.embed_tokens.weight") decay = 0;
+    if (p.name.find(".mlp.") != std::string::npos) decay = 0.25F;
+    if (p.name.ends_with("norm.weight")) decay = 0.125F;
+    const std::vector<float> now = m.Host(p.value);
+    for (size_t i = 0; i < now.size(); ++i) {
+      EXPECT_FLOAT_EQ(now[i], start[p.arena_offset + i] * (1 - decay)) << p.name;
+    }
+  }
+}
+
+TEST(AdamWTest, AWeightDecayGroupThatFitsNothingIsNamed) {
+  TestModel m = MakeModel(TinyConfig());
+  AdamWOptions options;
+  options.weight_decay_groups = {{"*.q_proj.*", 0}, {"*.q_prj.*", 0}};
+  const auto optimizer = AdamW::Create(options, m.model->store(), m.backend.get());
+  EXPECT_EQ(optimizer.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(optimizer.status().message().find("'*.q_prj.*'"), std::string::npos)
+      << optimizer.status();
 }
 
 }  // namespace

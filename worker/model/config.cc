@@ -49,7 +49,11 @@ absl::Status ModelConfig::Validate() const {
           absl::StrCat("model config: ", f.name, " is ", f.value, ", must be finite and above 0"));
     }
   }
-  return absl::OkStatus();
+  if (!(dropout >= 0 && dropout < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model config: dropout is ", dropout, ", must lie in [0, 1)"));
+  }
+  return lora.Validate();
 }
 
 }  // namespace sparsebalance::model

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "worker/model/lora.h"
 
 namespace sparsebalance::model {
 
@@ -23,6 +24,10 @@ struct ModelConfig {
   int coverage_sample_stride = 8;
   // Forward keeps each layer's input and its selection of blocks; backward computes the rest again.
   bool activation_checkpointing = false;
+  // Rate of dropout in training: on the embedding, and on what attention and MLP add to the
+  // residual stream. Attention weights are never dropped.
+  float dropout = 0;
+  LoraConfig lora;
 
   int HeadDim() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
 

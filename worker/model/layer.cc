@@ -1,5 +1,6 @@
 #include "worker/model/layer.h"
 
+#include <memory>
 #include <utility>
 
 #include "kernels/status_macros.h"
@@ -10,9 +11,20 @@ namespace {
 
 using kernels::DeviceArray;
 
+// Places of dropout within a layer; site 0 is the embedding.
+enum Site : uint32_t {
+  kQkvAdapters,
+  kOutAdapters,
+  kGateUpAdapters,
+  kDownAdapters,
+  kAttention,
+  kMlp
+};
+constexpr uint32_t kSites = 6;
+
 // Sizes of one layer, and where q, k and v lie in a row of the joint projection.
 struct LayerShape {
-  explicit LayerShape(const PassContext& c)
+  LayerShape(const PassContext& c, int layer)
       : tokens(c.tokens()),
         hidden(c.config.hidden_size),
         q_width(static_cast<int64_t>(c.config.num_heads) * c.config.HeadDim()),
@@ -24,42 +36,43 @@ struct LayerShape {
         rope{tokens, c.config.num_heads + c.config.num_kv_heads, c.config.HeadDim(), qkv_width},
         attention{c.config.num_heads, c.config.num_kv_heads,
                   c.config.HeadDim(), qkv_width,
-                  qkv_width,          q_width} {}
+                  qkv_width,          q_width} {
+    const LoraConfig& lora = c.config.lora;
+    const auto drop = [&](Site site, float rate) {
+      return Dropout{c.dropout_keys, rate, 1 + static_cast<uint32_t>(layer) * kSites + site};
+    };
+    const auto projection = [&](int64_t inputs, int64_t outputs, Site site) {
+      return ProjectionShape{tokens,
+                             inputs,
+                             outputs,
+                             lora.rank,
+                             lora.enabled() ? lora.Scale() : 1.0F,
+                             drop(site, lora.enabled() ? lora.dropout : 0.0F)};
+    };
+    qkv = projection(hidden, qkv_width, kQkvAdapters);
+    attention_out = projection(q_width, hidden, kOutAdapters);
+    gate_up = projection(hidden, 2 * ffn, kGateUpAdapters);
+    down = projection(ffn, hidden, kDownAdapters);
+    attention_dropout = drop(kAttention, c.config.dropout);
+    mlp_dropout = drop(kMlp, c.config.dropout);
+  }
 
   template <typename Span>
-  Span Key(Span qkv) const {
-    return qkv.Slice(q_width);
+  Span Key(Span rows) const {
+    return rows.Slice(q_width);
   }
   template <typename Span>
-  Span Value(Span qkv) const {
-    return qkv.Slice(q_width + kv_width);
+  Span Value(Span rows) const {
+    return rows.Slice(q_width + kv_width);
   }
 
   int64_t tokens, hidden, q_width, kv_width, qkv_width, ffn;
   kernels::NormShape norm;
   kernels::RopeShape rope;
   kernels::AttentionShape attention;
+  ProjectionShape qkv, attention_out, gate_up, down;
+  Dropout attention_dropout, mlp_dropout;
 };
-
-// y [tokens, outputs] = or += x [tokens, inputs] * weight^T, weight [outputs, inputs].
-absl::Status Project(kernels::Backend* backend, int64_t tokens, int64_t inputs, int64_t outputs,
-                     ConstDeviceBuffer x, ConstDeviceBuffer weight, ConstDeviceBuffer bias,
-                     bool accumulate, DeviceBuffer y) {
-  return backend->Matmul(
-      {.m = tokens, .n = outputs, .k = inputs, .transpose_b = true, .accumulate = accumulate}, x,
-      weight, bias, y);
-}
-
-// x_grad = y_grad * weight and weight_grad += y_grad^T * x.
-absl::Status ProjectBackward(kernels::Backend* backend, int64_t tokens, int64_t inputs,
-                             int64_t outputs, ConstDeviceBuffer x, ConstDeviceBuffer weight,
-                             ConstDeviceBuffer y_grad, DeviceBuffer x_grad,
-                             DeviceBuffer weight_grad) {
-  SB_RETURN_IF_ERROR(backend->Matmul(
-      {.m = outputs, .n = inputs, .k = tokens, .transpose_a = true, .accumulate = true}, y_grad, x,
-      {}, weight_grad));
-  return backend->Matmul({.m = tokens, .n = inputs, .k = outputs}, y_grad, weight, {}, x_grad);
-}
 
 // Means of the keys, coverage, the guard, and the selection of blocks.
 absl::Status Route(const PassContext& context, const LayerShape& shape, ConstDeviceBuffer qkv,
@@ -82,20 +95,27 @@ absl::Status Route(const PassContext& context, const LayerShape& shape, ConstDev
   SB_ASSIGN_OR_RETURN(*lists, backend->SelectBlocks(shape.attention, context.layout, qkv,
                                                     means.span(), routing->realized_budgets));
   if (routing->audit_queries > 0) {
+    SB_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Event> begin, backend->RecordEvent());
     SB_ASSIGN_OR_RETURN(routing->attention_mass,
                         backend->AttentionMass(shape.attention, context.layout, *lists, qkv,
                                                shape.Key(qkv), routing->audit_queries));
+    SB_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Event> end, backend->RecordEvent());
+    SB_ASSIGN_OR_RETURN(routing->audit_time, backend->Elapsed(*begin, *end));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status LayerForward(const PassContext& context, const LayerWeights& weights,
+Dropout EmbeddingDropout(const PassContext& context) {
+  return {context.dropout_keys, context.config.dropout, 0};
+}
+
+absl::Status LayerForward(const PassContext& context, int layer, const LayerWeights& weights,
                           ConstDeviceBuffer x, DeviceBuffer out, LayerActivations* saved,
                           LayerRouting* routing) {
   kernels::Backend* backend = context.backend;
-  const LayerShape shape(context);
+  const LayerShape shape(context, layer);
   const int64_t tokens = shape.tokens;
   const auto allocate = [&](int64_t columns, DeviceArray<float>* to) -> absl::Status {
     SB_ASSIGN_OR_RETURN(*to, backend->Allocate<float>(tokens * columns));
@@ -108,8 +128,8 @@ absl::Status LayerForward(const PassContext& context, const LayerWeights& weight
                                              saved->inverse_rms1.span()));
   SB_RETURN_IF_ERROR(allocate(shape.qkv_width, &saved->qkv));
   const DeviceBuffer qkv = saved->qkv.span();
-  SB_RETURN_IF_ERROR(Project(backend, tokens, shape.hidden, shape.qkv_width, saved->norm1.span(),
-                             weights.qkv, weights.qkv_bias, false, qkv));
+  SB_RETURN_IF_ERROR(
+      Project(backend, shape.qkv, weights.qkv, saved->norm1.span(), /*accumulate=*/false, qkv));
   SB_RETURN_IF_ERROR(backend->Rope(shape.rope, context.rope_table, false, qkv));
   if (routing != nullptr) {
     SB_RETURN_IF_ERROR(Route(context, shape, qkv, &saved->lists, routing));
@@ -123,8 +143,9 @@ absl::Status LayerForward(const PassContext& context, const LayerWeights& weight
 
   SB_RETURN_IF_ERROR(allocate(shape.hidden, &saved->middle));
   SB_RETURN_IF_ERROR(backend->CopyDeviceToDevice(x, saved->middle.span()));
-  SB_RETURN_IF_ERROR(Project(backend, tokens, shape.q_width, shape.hidden, saved->attention.span(),
-                             weights.attention_out, {}, true, saved->middle.span()));
+  SB_RETURN_IF_ERROR(ProjectIntoStream(backend, shape.attention_out, weights.attention_out,
+                                       shape.attention_dropout, saved->attention.span(),
+                                       saved->middle.span()));
 
   SB_RETURN_IF_ERROR(allocate(shape.hidden, &saved->norm2));
   SB_RETURN_IF_ERROR(allocate(1, &saved->inverse_rms2));
@@ -132,22 +153,22 @@ absl::Status LayerForward(const PassContext& context, const LayerWeights& weight
                                              weights.post_attention_norm, saved->norm2.span(),
                                              saved->inverse_rms2.span()));
   SB_RETURN_IF_ERROR(allocate(2 * shape.ffn, &saved->gate_up));
-  SB_RETURN_IF_ERROR(Project(backend, tokens, shape.hidden, 2 * shape.ffn, saved->norm2.span(),
-                             weights.gate_up, {}, false, saved->gate_up.span()));
+  SB_RETURN_IF_ERROR(Project(backend, shape.gate_up, weights.gate_up, saved->norm2.span(),
+                             /*accumulate=*/false, saved->gate_up.span()));
   SB_RETURN_IF_ERROR(allocate(shape.ffn, &saved->activated));
   SB_RETURN_IF_ERROR(
       backend->SwiGluForward(tokens, shape.ffn, saved->gate_up.span(), saved->activated.span()));
   if (out.empty()) return absl::OkStatus();
   SB_RETURN_IF_ERROR(backend->CopyDeviceToDevice(saved->middle.span(), out));
-  return Project(backend, tokens, shape.ffn, shape.hidden, saved->activated.span(), weights.down,
-                 {}, true, out);
+  return ProjectIntoStream(backend, shape.down, weights.down, shape.mlp_dropout,
+                           saved->activated.span(), out);
 }
 
-absl::Status LayerBackward(const PassContext& context, const LayerWeights& weights,
+absl::Status LayerBackward(const PassContext& context, int layer, const LayerWeights& weights,
                            const LayerWeights& weight_grads, ConstDeviceBuffer x,
                            LayerActivations saved, DeviceBuffer grad) {
   kernels::Backend* backend = context.backend;
-  const LayerShape shape(context);
+  const LayerShape shape(context, layer);
   const int64_t tokens = shape.tokens;
   {
     SB_ASSIGN_OR_RETURN(DeviceArray<float> activated_grad,
@@ -156,14 +177,14 @@ absl::Status LayerBackward(const PassContext& context, const LayerWeights& weigh
                         backend->Allocate<float>(tokens * 2 * shape.ffn));
     SB_ASSIGN_OR_RETURN(DeviceArray<float> norm_grad,
                         backend->Allocate<float>(tokens * shape.hidden));
-    SB_RETURN_IF_ERROR(ProjectBackward(backend, tokens, shape.ffn, shape.hidden,
-                                       saved.activated.span(), weights.down, grad,
-                                       activated_grad.span(), weight_grads.down));
+    SB_RETURN_IF_ERROR(ProjectIntoStreamBackward(
+        backend, shape.down, weights.down, weight_grads.down, shape.mlp_dropout,
+        saved.activated.span(), grad, activated_grad.span()));
     SB_RETURN_IF_ERROR(backend->SwiGluBackward(tokens, shape.ffn, saved.gate_up.span(),
                                                activated_grad.span(), gate_up_grad.span()));
-    SB_RETURN_IF_ERROR(ProjectBackward(backend, tokens, shape.hidden, 2 * shape.ffn,
-                                       saved.norm2.span(), weights.gate_up, gate_up_grad.span(),
-                                       norm_grad.span(), weight_grads.gate_up));
+    SB_RETURN_IF_ERROR(ProjectBackward(backend, shape.gate_up, weights.gate_up,
+                                       weight_grads.gate_up, saved.norm2.span(),
+                                       gate_up_grad.span(), norm_grad.span()));
     // The residual path is already in grad: the norm adds to it.
     SB_RETURN_IF_ERROR(backend->RmsNormBackward(
         shape.norm, saved.middle.span(), weights.post_attention_norm, saved.inverse_rms2.span(),
@@ -179,21 +200,18 @@ absl::Status LayerBackward(const PassContext& context, const LayerWeights& weigh
                       backend->Allocate<float>(tokens * shape.qkv_width));
   const DeviceBuffer qkv_grad = qkv_grad_array.span();
   const ConstDeviceBuffer qkv = saved.qkv.span();
-  SB_RETURN_IF_ERROR(ProjectBackward(backend, tokens, shape.q_width, shape.hidden,
-                                     saved.attention.span(), weights.attention_out, grad,
-                                     attention_grad.span(), weight_grads.attention_out));
+  SB_RETURN_IF_ERROR(ProjectIntoStreamBackward(
+      backend, shape.attention_out, weights.attention_out, weight_grads.attention_out,
+      shape.attention_dropout, saved.attention.span(), grad, attention_grad.span()));
   SB_RETURN_IF_ERROR(backend->AttentionBackward(
       shape.attention, context.layout, saved.lists, qkv, shape.Key(qkv), shape.Value(qkv),
       saved.attention.span(), saved.lse.span(), attention_grad.span(), qkv_grad,
       shape.Key(qkv_grad), shape.Value(qkv_grad)));
   SB_RETURN_IF_ERROR(backend->Rope(shape.rope, context.rope_table, true, qkv_grad));
-  SB_RETURN_IF_ERROR(
-      backend->AddColumnSums(tokens, shape.qkv_width, qkv_grad, weight_grads.qkv_bias));
   SB_ASSIGN_OR_RETURN(DeviceArray<float> norm_grad,
                       backend->Allocate<float>(tokens * shape.hidden));
-  SB_RETURN_IF_ERROR(ProjectBackward(backend, tokens, shape.hidden, shape.qkv_width,
-                                     saved.norm1.span(), weights.qkv, qkv_grad, norm_grad.span(),
-                                     weight_grads.qkv));
+  SB_RETURN_IF_ERROR(ProjectBackward(backend, shape.qkv, weights.qkv, weight_grads.qkv,
+                                     saved.norm1.span(), qkv_grad, norm_grad.span()));
   return backend->RmsNormBackward(shape.norm, x, weights.input_norm, saved.inverse_rms1.span(),
                                   norm_grad.span(), grad, weight_grads.input_norm);
 }

@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "worker/model/config.h"
 #include "worker/model/parameters.h"
+#include "worker/model/projection.h"
 
 namespace sparsebalance::model {
 
@@ -19,6 +20,7 @@ struct PassContext {
   ConstDeviceBuffer rope_table;  // [tokens, head_dim]
   const std::vector<int32_t>& base_budgets;
   double coverage_guard;
+  kernels::DeviceSpan<const uint64_t> dropout_keys;  // [tokens]; empty: nothing is dropped
 
   int64_t tokens() const { return layout.blocks().tokens(); }
 };
@@ -35,6 +37,9 @@ struct LayerActivations {
   kernels::DeviceArray<float> gate_up, activated;  // [tokens, 2 * ffn], [tokens, ffn]
 };
 
+// Dropout of the embedding, which lies before all layers.
+Dropout EmbeddingDropout(const PassContext& context);
+
 // What the attention of a layer is to do and, for reports, did: one entry a sequence.
 struct LayerRouting {
   std::vector<int32_t> planned_budgets;
@@ -42,18 +47,20 @@ struct LayerRouting {
   std::vector<std::vector<double>> coverage;  // at CoverageGrid
   std::vector<int32_t> realized_budgets;
   std::vector<double> attention_mass;  // of an audit
+  // Time that the audit took, within the layer's forward pass.
+  kernels::EventInterval audit_time;
 };
 
-// out [tokens, hidden] = the layer on x. Where `routing` is null, saved->lists are those to use,
-// and with an empty `out` only `saved` is filled: what backward needs of a layer that was
-// forgotten.
-absl::Status LayerForward(const PassContext& context, const LayerWeights& weights,
+// out [tokens, hidden] = layer number `layer`, from 0, on x. Where `routing` is null, saved->lists
+// are those to use, and with an empty `out` only `saved` is filled: what backward needs of a layer
+// that was forgotten.
+absl::Status LayerForward(const PassContext& context, int layer, const LayerWeights& weights,
                           ConstDeviceBuffer x, DeviceBuffer out, LayerActivations* saved,
                           LayerRouting* routing);
 
 // grad [tokens, hidden]: in, the gradient of the layer's output; out, that of its input x.
 // Adds to the weights' gradients. Frees activations as soon as they are used up.
-absl::Status LayerBackward(const PassContext& context, const LayerWeights& weights,
+absl::Status LayerBackward(const PassContext& context, int layer, const LayerWeights& weights,
                            const LayerWeights& weight_grads, ConstDeviceBuffer x,
                            LayerActivations saved, DeviceBuffer grad);
 

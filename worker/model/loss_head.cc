@@ -70,9 +70,11 @@ absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
                                              input.logits->data() + begin * vocabulary));
     }
     if (!backward) continue;
-    SB_RETURN_IF_ERROR(backend->Matmul(
-        {.m = vocabulary, .n = hidden, .k = rows, .transpose_a = true, .accumulate = true},
-        some_logits, some_normed, {}, weight_grads.output));
+    if (!weight_grads.output.empty()) {
+      SB_RETURN_IF_ERROR(backend->Matmul(
+          {.m = vocabulary, .n = hidden, .k = rows, .transpose_a = true, .accumulate = true},
+          some_logits, some_normed, {}, weight_grads.output));
+    }
     SB_RETURN_IF_ERROR(backend->Matmul({.m = rows, .n = hidden, .k = vocabulary}, some_logits,
                                        weights.output, {},
                                        normed_grad.span().Slice(begin * hidden, rows * hidden)));

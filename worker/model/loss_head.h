@@ -30,7 +30,8 @@ struct LossHeadTimes {
 int64_t LossHeadRows(const ModelConfig& config, int64_t tokens);
 
 // Adds the loss to loss_sum[0]. Where x_grad [tokens, hidden] is not empty, writes the gradient of
-// x to it and adds to the gradients of the final norm and the output matrix. Logits exist only for
+// x to it and adds to the gradients of the final norm and the output matrix as far as they are
+// trained. Logits exist only for
 // a few rows at a time, so each piece of rows goes forward and backward before the next.
 absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
                          const ModelWeights& weights, const ModelWeights& weight_grads,

@@ -1,6 +1,7 @@
 #include "worker/model/memory_model.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "kernels/status_macros.h"
 #include "worker/model/loss_head.h"
 #include "worker/model/parameters.h"
+#include "worker/model/projection.h"
 
 namespace sparsebalance::model {
 namespace {
@@ -38,6 +40,22 @@ class Sizes {
       const int64_t chosen = budgets[blocks.block_sequence[b]] - 1;
       pairs += blocks.BlockTokens(b) * std::min(chosen, blocks.PastBlocks(b));
     }
+    const LoraConfig& lora = config.lora;
+    const auto projection = [&](int64_t inputs, int64_t outputs,
+                                std::initializer_list<Projection> parts, bool into_stream) {
+      const auto adapters =
+          std::count_if(parts.begin(), parts.end(), [&](Projection p) { return lora.Targets(p); });
+      return ScratchOf(backend,
+                       {tokens_, inputs, outputs, lora.rank, 1.0F,
+                        Dropout{.rate = lora.enabled() ? lora.dropout : 0.0F}},
+                       static_cast<int>(adapters), !lora.enabled(),
+                       into_stream && config.dropout > 0);
+    };
+    using enum Projection;
+    qkv_scratch_ = projection(hidden_, qkv_width_, {kQuery, kKey, kValue}, false);
+    out_scratch_ = projection(q_width_, hidden_, {kOutput}, true);
+    gate_up_scratch_ = projection(hidden_, 2 * ffn_, {kGate, kUp}, false);
+    down_scratch_ = projection(ffn_, hidden_, {kDown}, true);
     lists_ = 2 * Taken(config.num_heads * pairs * int64_t{sizeof(int32_t)}) +
              Taken((tokens_ + 1) * int64_t{sizeof(int64_t)}) +
              Taken(config.num_heads * (blocks.blocks() + 1) * int64_t{sizeof(int64_t)});
@@ -46,7 +64,9 @@ class Sizes {
   int64_t Hidden() const { return Columns(hidden_); }
   int64_t Lists() const { return lists_; }
   int64_t Batch() const {
-    return Columns(config_.HeadDim()) + Columns(1) + 2 * Taken(tokens_ * int64_t{sizeof(int32_t)});
+    const bool drops = config_.dropout > 0 || (config_.lora.enabled() && config_.lora.dropout > 0);
+    return Columns(config_.HeadDim()) + Columns(1) + 2 * Taken(tokens_ * int64_t{sizeof(int32_t)}) +
+           (drops ? Taken(tokens_ * int64_t{sizeof(uint64_t)}) : 0);
   }
   // LayerActivations, in two parts: up to the attention's output, and the rest.
   int64_t AttentionPart() const {
@@ -58,44 +78,44 @@ class Sizes {
   }
   int64_t Layer() const { return AttentionPart() + Lists() + MlpPart(); }
 
-  // Temporary memory of one layer's passes, above all of its activations. Those of the MLP are not
-  // there yet when attention runs forward, and freed when it runs backward.
+  // Temporary memory of one layer's passes, above all of its activations. Forward, only the last
+  // projection finds all of them there already; those of the MLP are freed when attention runs
+  // backward.
   int64_t ForwardScratch() const {
-    return std::max<int64_t>(0, attention_forward_scratch_ - MlpPart());
+    const int64_t early =
+        std::max({attention_forward_scratch_, qkv_scratch_.forward, out_scratch_.forward});
+    const int64_t middle = gate_up_scratch_.forward - Columns(ffn_);
+    return std::max({int64_t{0}, early - MlpPart(), middle, down_scratch_.forward});
   }
   int64_t BackwardScratch() const {
-    const int64_t mlp =
-        Columns(ffn_) + Columns(2 * ffn_) + Columns(hidden_) +
-        std::max(WeightGradScratch(ffn_, hidden_), WeightGradScratch(hidden_, 2 * ffn_));
-    const int64_t attention =
-        Columns(q_width_) + Columns(qkv_width_) - MlpPart() +
-        std::max({attention_backward_scratch_, WeightGradScratch(q_width_, hidden_),
-                  Columns(hidden_) + WeightGradScratch(hidden_, qkv_width_)});
+    const int64_t mlp = Columns(ffn_) + Columns(2 * ffn_) + Columns(hidden_) +
+                        std::max(down_scratch_.backward, gate_up_scratch_.backward);
+    const int64_t attention = Columns(q_width_) + Columns(qkv_width_) - MlpPart() +
+                              std::max({attention_backward_scratch_, out_scratch_.backward,
+                                        Columns(hidden_) + qkv_scratch_.backward});
     return std::max(mlp, attention);
   }
   int64_t LossHead() const {
     const int64_t rows = LossHeadRows(config_, tokens_);
     return 2 * Columns(hidden_) + Columns(1) + Taken(rows * config_.vocab_size * kFloat) +
-           backend_.MatmulScratch({.m = config_.vocab_size,
-                                   .n = hidden_,
-                                   .k = rows,
-                                   .transpose_a = true,
-                                   .accumulate = true});
+           (config_.lora.enabled() ? 0
+                                   : backend_.MatmulScratch({.m = config_.vocab_size,
+                                                             .n = hidden_,
+                                                             .k = rows,
+                                                             .transpose_a = true,
+                                                             .accumulate = true}));
   }
 
  private:
   int64_t Taken(int64_t bytes) const { return backend_.AllocatedBytes(bytes); }
   int64_t Columns(int64_t columns) const { return Taken(tokens_ * columns * kFloat); }
-  int64_t WeightGradScratch(int64_t inputs, int64_t outputs) const {
-    return backend_.MatmulScratch(
-        {.m = outputs, .n = inputs, .k = tokens_, .transpose_a = true, .accumulate = true});
-  }
 
   const ModelConfig& config_;
   const kernels::Backend& backend_;
   int64_t tokens_, hidden_, q_width_, qkv_width_, ffn_;
   int64_t attention_forward_scratch_ = 0;
   int64_t attention_backward_scratch_ = 0;
+  ProjectionScratch qkv_scratch_, out_scratch_, gate_up_scratch_, down_scratch_;
   int64_t lists_ = 0;
 };
 
@@ -118,7 +138,9 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const ModelConfig& config,
   const int64_t kept = layers * (forgets ? sizes.Lists() : sizes.Layer());
 
   MemoryEstimate out;
-  out.state = 4 * backend.AllocatedBytes(ParameterArenaSize(config) * kFloat);
+  const ArenaSizes arenas = ParameterArenaSizes(config);
+  out.state = backend.AllocatedBytes(arenas.values * kFloat) +
+              3 * backend.AllocatedBytes(arenas.trainable * kFloat);
   out.activations = sizes.Batch() + layers * sizes.Hidden() + kept;
   // Forward through the last layer: its output is there besides the inputs of all.
   const int64_t forward = sizes.Hidden() + sizes.ForwardScratch() +

@@ -31,7 +31,9 @@ int64_t MeasuredPeak(const ModelConfig& config, const std::vector<int64_t>& leng
   const auto optimizer = AdamW::Create({}, m.model->store(), m.backend.get());
   EXPECT_TRUE(optimizer.ok()) << optimizer.status();
   m.backend->ResetPeakMemory();
-  const auto report = m.model->ForwardBackward(RandomBatch(config, lengths, budget), 1.0, 0.1);
+  MicroBatch batch = RandomBatch(config, lengths, budget);
+  if (config.dropout > 0 || config.lora.dropout > 0) batch.dropout_keys.assign(lengths.size(), 5);
+  const auto report = m.model->ForwardBackward(batch, 1.0, 0.1);
   EXPECT_TRUE(report.ok()) << report.status();
   EXPECT_TRUE((*optimizer)->Step(1e-3, 1.0).ok());
   return m.backend->memory().peak_bytes;
@@ -67,7 +69,16 @@ TEST(MemoryModelTest, IsWithinATenthOfTheMeasuredPeak) {
   words.vocab_size = 20000;
   words.tie_embeddings = false;
   words.num_layers = 1;
-  for (ModelConfig config : {SmallConfig(), wide, words}) {
+  ModelConfig drops = SmallConfig();
+  drops.dropout = 0.1F;
+  ModelConfig adapted = SmallConfig();
+  adapted.lora.rank = 16;
+  adapted.lora.targets.set();
+  ModelConfig adapted_drops = adapted;
+  adapted_drops.dropout = 0.1F;
+  adapted_drops.lora.rank = 4;
+  adapted_drops.lora.dropout = 0.1F;
+  for (ModelConfig config : {SmallConfig(), wide, words, drops, adapted, adapted_drops}) {
     for (const bool checkpointing : {false, true}) {
       config.activation_checkpointing = checkpointing;
       for (const Case& c : cases) {
@@ -75,6 +86,7 @@ TEST(MemoryModelTest, IsWithinATenthOfTheMeasuredPeak) {
         const auto estimated = static_cast<double>(Estimated(config, c.lengths, c.budget).peak);
         EXPECT_NEAR(estimated / measured, 1.0, 0.1)
             << "hidden " << config.hidden_size << ", vocabulary " << config.vocab_size
+            << ", dropout " << config.dropout << ", adapters of rank " << config.lora.rank
             << ", checkpointing " << checkpointing << ", first of " << c.lengths.size()
             << " sequences " << c.lengths[0] << ", budget " << c.budget << ": estimated "
             << estimated << ", measured " << measured;

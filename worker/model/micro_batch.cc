@@ -47,6 +47,12 @@ absl::Status MicroBatch::Validate(const ModelConfig& config) const {
                        base_budgets[s], "; both count the own block and must be at least 1"));
     }
   }
+  if (!dropout_keys.empty()) {
+    if (absl::Status s = CheckCount("dropout_keys", dropout_keys.size(), sequences, "sequence");
+        !s.ok()) {
+      return s;
+    }
+  }
   if (!layer_budgets.empty()) {
     const auto layers = static_cast<size_t>(config.num_layers);
     if (absl::Status s = CheckCount("layer_budgets", layer_budgets.size(), sequences * layers,

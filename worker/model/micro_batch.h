@@ -23,6 +23,10 @@ struct MicroBatch {
   std::vector<int32_t> layer_budgets;
   std::vector<int32_t> base_budgets;  // [S], what the coverage guard compares with, >= 1
 
+  // [S], or empty: nothing is dropped. Sets the masks of dropout: the same key drops the same
+  // elements of a sequence, wherever it lies in the batch.
+  std::vector<uint64_t> dropout_keys;
+
   // Above 0: true attention mass is measured on so many queries of every sequence.
   int audit_queries = 0;
 
@@ -47,8 +51,9 @@ struct SequenceReport {
 struct MicroBatchReport {
   double loss_sum = 0;                                       // over supervised tokens, not scaled
   double supervised_tokens = 0;                              // sum of the loss weights
-  double forward_seconds = 0, backward_seconds = 0;          // device time
+  double forward_seconds = 0, backward_seconds = 0;          // device time, without audits
   double forward_cpu_seconds = 0, backward_cpu_seconds = 0;  // of the calling thread
+  double audit_seconds = 0;                                  // device time of audits
   std::vector<SequenceReport> sequences;
   // Query-key pairs of tokens attended by one query head, summed over layers.
   double attended_pairs = 0;

@@ -2,6 +2,8 @@
 
 // Small models and random batches for the model's tests.
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -70,6 +72,17 @@ inline MicroBatch Pick(const MicroBatch& batch, const std::vector<size_t>& seque
     out.base_budgets.push_back(batch.base_budgets[s]);
   }
   return out;
+}
+
+// |a - b| / |b|.
+inline double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+    norm += static_cast<double>(b[i]) * b[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 struct TestModel {

@@ -1,6 +1,7 @@
 #include "worker/model/parameters.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -11,7 +12,7 @@
 namespace sparsebalance::model {
 namespace {
 
-enum class Init { kNormal, kZero, kOne };
+enum class Init { kNormal, kUniform, kZero, kOne };
 
 struct Slot {
   std::string name;
@@ -33,13 +34,87 @@ class ArenaLayout {
   // Devices load 16 bytes at a time, cache lines and transactions are up to 128 bytes.
   void Align() { size_ = (size_ + 31) / 32 * 32; }
 
+  // What is added from here on is trained, and nothing before it.
+  void FreezeAll() {
+    Align();
+    trainable_begin_ = size_;
+  }
+
   int64_t size() const { return size_; }
+  int64_t trainable_begin() const { return trainable_begin_; }
   const std::vector<Slot>& slots() const { return slots_; }
 
  private:
   std::vector<Slot> slots_;
   int64_t size_ = 0;
+  int64_t trainable_begin_ = 0;
 };
+
+// Projections of a layer that read the same input.
+struct AdapterGroup {
+  ProjectionWeights LayerWeights::*member;
+  int64_t inputs;
+  struct Part {
+    Projection projection;
+    const char* module;  // within the layer
+    int64_t outputs;
+  };
+  std::vector<Part> parts;
+};
+
+std::vector<AdapterGroup> AdapterGroups(const ModelConfig& c) {
+  using enum Projection;
+  const int64_t q_width = static_cast<int64_t>(c.num_heads) * c.HeadDim();
+  const int64_t kv_width = static_cast<int64_t>(c.num_kv_heads) * c.HeadDim();
+  return {
+      {&LayerWeights::qkv,
+       c.hidden_size,
+       {{kQuery, "self_attn.q_proj", q_width},
+        {kKey, "self_attn.k_proj", kv_width},
+        {kValue, "self_attn.v_proj", kv_width}}},
+      {&LayerWeights::attention_out, q_width, {{kOutput, "self_attn.o_proj", c.hidden_size}}},
+      {&LayerWeights::gate_up,
+       c.hidden_size,
+       {{kGate, "mlp.gate_proj", c.intermediate_size}, {kUp, "mlp.up_proj", c.intermediate_size}}},
+      {&LayerWeights::down, c.intermediate_size, {{kDown, "mlp.down_proj", c.hidden_size}}}};
+}
+
+// Calls visit(layer, group, its parts with adapters) for every group that has one, in the order of
+// the arena.
+template <typename Visit>
+void ForEachAdapterGroup(const ModelConfig& c, Visit visit) {
+  if (!c.lora.enabled()) return;
+  const std::vector<AdapterGroup> groups = AdapterGroups(c);
+  for (int l = 0; l < c.num_layers; ++l) {
+    for (const AdapterGroup& group : groups) {
+      std::vector<AdapterGroup::Part> parts;
+      for (const AdapterGroup::Part& part : group.parts) {
+        if (c.lora.Targets(part.projection)) parts.push_back(part);
+      }
+      if (!parts.empty()) visit(l, group, parts);
+    }
+  }
+}
+
+void LayOutAdapters(const ModelConfig& c, ArenaLayout* out) {
+  if (!c.lora.enabled()) return;
+  out->FreezeAll();
+  const int64_t rank = c.lora.rank;
+  ForEachAdapterGroup(
+      c, [&](int layer, const AdapterGroup& group, const std::vector<AdapterGroup::Part>& parts) {
+        const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+        for (const AdapterGroup::Part& part : parts) {
+          out->Add(absl::StrCat(prefix, part.module, ".lora_A.weight"), {rank, group.inputs},
+                   Init::kUniform);
+        }
+        for (const AdapterGroup::Part& part : parts) {
+          out->Align();
+          out->Add(absl::StrCat(prefix, part.module, ".lora_B.weight"), {part.outputs, rank},
+                   Init::kZero);
+        }
+        out->Align();
+      });
+}
 
 ArenaLayout LayOut(const ModelConfig& c) {
   const int64_t hidden = c.hidden_size;
@@ -77,47 +152,68 @@ ArenaLayout LayOut(const ModelConfig& c) {
     out.Add("lm_head.weight", {c.vocab_size, hidden}, Init::kNormal);
   }
   out.Align();
+  LayOutAdapters(c, &out);
   return out;
 }
 
-// Names the parts of an arena; walks the slots in the order in which LayOut added them.
-ModelWeights MakeViews(const ModelConfig& config, const std::vector<Slot>& slots,
+// Names the parts of an arena that holds the layout from element `begin` on; what lies before it is
+// empty. Walks the slots in the order in which LayOut added them.
+ModelWeights MakeViews(const ModelConfig& config, const std::vector<Slot>& slots, int64_t begin,
                        DeviceBuffer arena) {
   size_t next = 0;
   const auto take = [&](size_t parameters) {
-    const int64_t begin = slots[next].offset;
+    const int64_t first = slots[next].offset;
     next += parameters;
-    return arena.Slice(begin, slots[next - 1].offset + slots[next - 1].count - begin);
+    const int64_t end = slots[next - 1].offset + slots[next - 1].count;
+    return first < begin ? DeviceBuffer() : arena.Slice(first - begin, end - first);
   };
   ModelWeights out;
   out.embedding = take(1);
   for (int l = 0; l < config.num_layers; ++l) {
     LayerWeights w;
     w.input_norm = take(1);
-    w.qkv = take(3);
-    w.qkv_bias = take(3);
-    w.attention_out = take(1);
+    w.qkv.weight = take(3);
+    w.qkv.bias = take(3);
+    w.attention_out.weight = take(1);
     w.post_attention_norm = take(1);
-    w.gate_up = take(2);
-    w.down = take(1);
+    w.gate_up.weight = take(2);
+    w.down.weight = take(1);
     out.layers.push_back(w);
   }
   out.final_norm = take(1);
   out.output = config.tie_embeddings ? out.embedding : take(1);
+  ForEachAdapterGroup(config, [&](int layer, const AdapterGroup& group,
+                                  const std::vector<AdapterGroup::Part>& parts) {
+    AdapterWeights& adapters = (out.layers[static_cast<size_t>(layer)].*group.member).adapters;
+    adapters.a = take(parts.size());
+    for (const AdapterGroup::Part& part : parts) {
+      int64_t first_output = 0;
+      for (const AdapterGroup::Part& other : group.parts) {
+        if (other.projection == part.projection) break;
+        first_output += other.outputs;
+      }
+      adapters.parts.push_back({first_output, part.outputs, take(1)});
+    }
+  });
   return out;
 }
 
 absl::Status Initialize(const Slot& slot, double range, uint64_t seed, kernels::Backend* backend,
                         DeviceBuffer to) {
-  if (slot.init != Init::kNormal) return backend->Fill(to, slot.init == Init::kOne ? 1.0F : 0.0F);
-  const NormalStream stream(seed, slot.name);
+  if (slot.init == Init::kOne || slot.init == Init::kZero) {
+    return backend->Fill(to, slot.init == Init::kOne ? 1.0F : 0.0F);
+  }
+  const RandomStream stream(seed, slot.name);
+  const double bound = 1.0 / std::sqrt(static_cast<double>(slot.shape.back()));  // of uniform ones
   constexpr int64_t kPiece = int64_t{1} << 20;
   std::vector<float> host;
   for (int64_t begin = 0; begin < slot.count; begin += kPiece) {
     const int64_t count = std::min(kPiece, slot.count - begin);
     host.resize(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
-      host[i] = static_cast<float>(range * stream.At(static_cast<uint64_t>(begin + i)));
+      const auto position = static_cast<uint64_t>(begin + i);
+      host[i] = slot.init == Init::kNormal ? static_cast<float>(range * stream.At(position))
+                                           : static_cast<float>(bound * stream.UniformAt(position));
     }
     SB_RETURN_IF_ERROR(backend->CopyToDevice(host, to.Slice(begin, count)));
   }
@@ -126,7 +222,10 @@ absl::Status Initialize(const Slot& slot, double range, uint64_t seed, kernels::
 
 }  // namespace
 
-int64_t ParameterArenaSize(const ModelConfig& config) { return LayOut(config).size(); }
+ArenaSizes ParameterArenaSizes(const ModelConfig& config) {
+  const ArenaLayout layout = LayOut(config);
+  return {.values = layout.size(), .trainable = layout.size() - layout.trainable_begin()};
+}
 
 std::vector<ParameterShape> ParameterShapes(const ModelConfig& config) {
   const ArenaLayout layout = LayOut(config);
@@ -135,14 +234,28 @@ std::vector<ParameterShape> ParameterShapes(const ModelConfig& config) {
   return out;
 }
 
+std::vector<ParameterShape> BaseShapes(const ModelConfig& config) {
+  ModelConfig base = config;
+  base.lora = {};
+  return ParameterShapes(base);
+}
+
+std::vector<ParameterShape> AdapterShapes(const ModelConfig& config) {
+  std::vector<ParameterShape> out = ParameterShapes(config);
+  out.erase(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(BaseShapes(config).size()));
+  return out;
+}
+
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const ModelConfig& config,
                                                                        kernels::Backend* backend,
                                                                        uint64_t seed) {
   SB_RETURN_IF_ERROR(config.Validate());
   const ArenaLayout layout = LayOut(config);
+  const int64_t begin = layout.trainable_begin();
   std::unique_ptr<ParameterStore> store(new ParameterStore());
+  store->trainable_begin_ = begin;
   SB_ASSIGN_OR_RETURN(store->values_, backend->Allocate<float>(layout.size()));
-  SB_ASSIGN_OR_RETURN(store->grads_, backend->Allocate<float>(layout.size()));
+  SB_ASSIGN_OR_RETURN(store->grads_, backend->Allocate<float>(layout.size() - begin));
   SB_RETURN_IF_ERROR(backend->Fill(store->values(), 0.0F));
   SB_RETURN_IF_ERROR(backend->Fill(store->grads(), 0.0F));
   for (const Slot& slot : layout.slots()) {
@@ -150,14 +263,14 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const Mod
     p.name = slot.name;
     p.shape = slot.shape;
     p.value = store->values().Slice(slot.offset, slot.count);
-    p.grad = store->grads().Slice(slot.offset, slot.count);
-    p.weight_decay = slot.shape.size() > 1;
+    if (slot.offset >= begin) p.grad = store->grads().Slice(slot.offset - begin, slot.count);
     p.arena_offset = slot.offset;
     SB_RETURN_IF_ERROR(Initialize(slot, config.initializer_range, seed, backend, p.value));
     store->parameters_.push_back(std::move(p));
   }
-  store->value_views_ = MakeViews(config, layout.slots(), store->values());
-  store->grad_views_ = MakeViews(config, layout.slots(), store->grads());
+  store->base_count_ = BaseShapes(config).size();
+  store->value_views_ = MakeViews(config, layout.slots(), 0, store->values());
+  store->grad_views_ = MakeViews(config, layout.slots(), begin, store->grads());
   return store;
 }
 

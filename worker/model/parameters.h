@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,20 +18,39 @@ using kernels::DeviceBuffer;
 struct Parameter {
   std::string name;            // as in Hugging Face Qwen2: model.layers.0.self_attn.q_proj.weight
   std::vector<int64_t> shape;  // matrices are [outputs, inputs]
-  DeviceBuffer value, grad;    // views into the arenas
-  bool weight_decay = false;   // matrices only
-  int64_t arena_offset = 0;    // elements before it in both arenas
+  DeviceBuffer value, grad;    // views into the arenas; frozen parameters have no gradient
+  int64_t arena_offset = 0;    // elements before it in the arena of values
+
+  bool trainable() const { return !grad.empty(); }
+  bool is_matrix() const { return shape.size() > 1; }
 };
 
-// Views that one layer computes with. q, k and v projections lie side by side and are one matrix to
-// the kernels; so do gate and up.
+// Adapters of projections that read the same input and write side by side.
+struct AdapterWeights {
+  struct Part {
+    int64_t first_output, outputs;  // the columns that it adds to
+    DeviceBuffer b;                 // [outputs, rank]
+  };
+  DeviceBuffer a;           // [rank * parts, inputs]: the A of all parts, one below the other
+  std::vector<Part> parts;  // empty where none of the projections has an adapter
+};
+
+struct ProjectionWeights {
+  DeviceBuffer weight;  // [outputs, inputs]
+  DeviceBuffer bias;    // [outputs], or empty
+  AdapterWeights adapters;
+};
+
+// Views that one layer computes with, of values or of gradients; those of frozen gradients are
+// empty. q, k and v projections lie side by side and are one matrix to the kernels; so do gate and
+// up.
 struct LayerWeights {
   DeviceBuffer input_norm;           // [hidden]
-  DeviceBuffer qkv, qkv_bias;        // [(heads + 2 kv heads) * head_dim, hidden], and its rows
-  DeviceBuffer attention_out;        // [hidden, heads * head_dim]
+  ProjectionWeights qkv;             // [(heads + 2 kv heads) * head_dim, hidden]
+  ProjectionWeights attention_out;   // [hidden, heads * head_dim]
   DeviceBuffer post_attention_norm;  // [hidden]
-  DeviceBuffer gate_up;              // [2 * intermediate, hidden]
-  DeviceBuffer down;                 // [hidden, intermediate]
+  ProjectionWeights gate_up;         // [2 * intermediate, hidden]
+  ProjectionWeights down;            // [hidden, intermediate]
 };
 
 struct ModelWeights {
@@ -40,29 +60,50 @@ struct ModelWeights {
   DeviceBuffer output;  // [vocabulary, hidden]; the embedding where tied
 };
 
-// Elements of one arena: parameters and the gaps between them.
-int64_t ParameterArenaSize(const ModelConfig& config);
+// Elements of the arenas: parameters and the gaps between them.
+struct ArenaSizes {
+  int64_t values = 0;
+  int64_t trainable = 0;  // gradients, and each moment of the optimizer
+};
+ArenaSizes ParameterArenaSizes(const ModelConfig& config);
 
-// What a model of a config consists of, in the order of ParameterStore::parameters().
+// What a model of a config consists of, in the order of ParameterStore::parameters(): first the
+// model itself, then its adapters.
 struct ParameterShape {
   std::string name;
   std::vector<int64_t> shape;
 };
 std::vector<ParameterShape> ParameterShapes(const ModelConfig& config);
+// The model without its adapters.
+std::vector<ParameterShape> BaseShapes(const ModelConfig& config);
+// The adapters alone: MODULE.lora_A.weight and MODULE.lora_B.weight, MODULE being the name of the
+// projection without `.weight`.
+std::vector<ParameterShape> AdapterShapes(const ModelConfig& config);
 
-// All values in one arena and all gradients in another of the same layout, so that gradients can be
-// reduced in buckets that do not care for parameters. Gaps between parameters hold zeros.
+// All values in one arena, and all gradients in another that is laid out as the trainable part of
+// the first, so that gradients can be reduced in buckets that do not care for parameters. That part
+// is everything, or with adapters these alone. Gaps between parameters hold zeros.
 class ParameterStore {
  public:
-  // Matrices are normal with the config's initializer_range, biases 0, norm weights 1. The same
-  // seed gives the same bits on any machine. RESOURCE_EXHAUSTED where the arenas do not fit.
+  // Matrices are normal with the config's initializer_range, biases 0, norm weights 1. Adapters
+  // begin as no change: A is uniform within 1 / sqrt(inputs), B is 0. The same seed gives the same
+  // bits on any machine. RESOURCE_EXHAUSTED where the arenas do not fit.
   static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(const ModelConfig& config,
                                                                 kernels::Backend* backend,
                                                                 uint64_t seed);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  std::span<const Parameter> base_parameters() const {
+    return std::span(parameters_).first(base_count_);
+  }
+  std::span<const Parameter> adapter_parameters() const {
+    return std::span(parameters_).subspan(base_count_);
+  }
   DeviceBuffer values() const { return values_.span(); }
   DeviceBuffer grads() const { return grads_.span(); }
+  // The values that grads() belong to, and where they begin in values().
+  DeviceBuffer trainable_values() const { return values().Slice(trainable_begin_); }
+  int64_t trainable_begin() const { return trainable_begin_; }
   const ModelWeights& value_views() const { return value_views_; }
   const ModelWeights& grad_views() const { return grad_views_; }
 
@@ -70,8 +111,10 @@ class ParameterStore {
   ParameterStore() = default;
 
   std::vector<Parameter> parameters_;
+  size_t base_count_ = 0;
   kernels::DeviceArray<float> values_;
   kernels::DeviceArray<float> grads_;
+  int64_t trainable_begin_ = 0;
   ModelWeights value_views_;
   ModelWeights grad_views_;
 };

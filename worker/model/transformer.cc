@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/dropout_mask.h"
 #include "kernels/status_macros.h"
 #include "worker/model/layer.h"
 #include "worker/model/loss_head.h"
@@ -20,8 +21,26 @@ struct DeviceBatch {
   DeviceArray<int32_t> tokens, targets;
   DeviceArray<float> loss_weights;
   DeviceArray<float> rope_table;
+  DeviceArray<uint64_t> dropout_keys;  // [tokens]
   std::unique_ptr<kernels::AttentionLayout> layout;
 };
+
+// Of each token, from its sequence's key and its position there.
+std::vector<uint64_t> TokenDropoutKeys(const MicroBatch& batch) {
+  std::vector<uint64_t> keys;
+  keys.reserve(batch.tokens.size());
+  for (size_t s = 0; s < batch.dropout_keys.size(); ++s) {
+    const auto tokens = static_cast<uint64_t>(batch.cu_seqlens[s + 1] - batch.cu_seqlens[s]);
+    for (uint64_t position = 0; position < tokens; ++position) {
+      keys.push_back(kernels::MixBits(batch.dropout_keys[s] ^ kernels::MixBits(position)));
+    }
+  }
+  return keys;
+}
+
+bool Drops(const ModelConfig& config) {
+  return config.dropout > 0 || (config.lora.enabled() && config.lora.dropout > 0);
+}
 
 absl::StatusOr<DeviceBatch> Upload(const MicroBatch& batch, const ModelConfig& config,
                                    kernels::Backend* backend) {
@@ -48,6 +67,10 @@ absl::StatusOr<DeviceBatch> Upload(const MicroBatch& batch, const ModelConfig& c
   SB_RETURN_IF_ERROR(backend->CopyToDevice(positions, device_positions.span()));
   SB_RETURN_IF_ERROR(backend->RopeTable(config.HeadDim(), config.rope_theta,
                                         device_positions.span(), out.rope_table.span()));
+  if (!batch.dropout_keys.empty()) {
+    SB_ASSIGN_OR_RETURN(out.dropout_keys, backend->Allocate<uint64_t>(tokens));
+    SB_RETURN_IF_ERROR(backend->CopyToDevice(TokenDropoutKeys(batch), out.dropout_keys.span()));
+  }
   return out;
 }
 
@@ -123,6 +146,9 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
                                                    " must be finite and coverage guard ",
                                                    coverage_guard, " within [0, 1]"));
   }
+  if (backward && batch.dropout_keys.empty() && Drops(config_)) {
+    return absl::InvalidArgumentError("a model with dropout is trained with a key a sequence");
+  }
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
   const int64_t width = config_.hidden_size;
   const ModelWeights& weights = store_->value_views();
@@ -132,9 +158,14 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   SB_ASSIGN_OR_RETURN(DeviceBatch device, Upload(batch, config_, backend_));
   SB_ASSIGN_OR_RETURN(DeviceArray<double> loss_sum, backend_->Allocate<double>(1));
   SB_RETURN_IF_ERROR(backend_->FillZero(loss_sum.span()));
-  const PassContext context{
-      config_,       backend_, *device.layout, device.rope_table.span(), batch.base_budgets,
-      coverage_guard};
+  const PassContext context{config_,
+                            backend_,
+                            *device.layout,
+                            device.rope_table.span(),
+                            batch.base_budgets,
+                            coverage_guard,
+                            device.dropout_keys.span()};
+  const Dropout embedding_dropout = EmbeddingDropout(context);
 
   const size_t layers = weights.layers.size();
   std::vector<DeviceArray<float>> inputs(layers + 1);  // of each layer; then the last one's output
@@ -143,12 +174,14 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   SB_ASSIGN_OR_RETURN(inputs[0], backend_->Allocate<float>(tokens * width));
   SB_RETURN_IF_ERROR(
       backend_->EmbeddingForward(width, device.tokens.span(), weights.embedding, inputs[0].span()));
+  SB_RETURN_IF_ERROR(DropInPlace(backend_, embedding_dropout, tokens, width, inputs[0].span()));
   for (size_t l = 0; l < layers; ++l) {
     SB_ASSIGN_OR_RETURN(inputs[l + 1], backend_->Allocate<float>(tokens * width));
     routing[l].planned_budgets = batch.LayerBudgets(l, layers);
     routing[l].audit_queries = batch.audit_queries;
-    SB_RETURN_IF_ERROR(LayerForward(context, weights.layers[l], inputs[l].span(),
-                                    inputs[l + 1].span(), &saved[l], &routing[l]));
+    SB_RETURN_IF_ERROR(LayerForward(context, static_cast<int>(l), weights.layers[l],
+                                    inputs[l].span(), inputs[l + 1].span(), &saved[l],
+                                    &routing[l]));
     if (!backward) {
       inputs[l] = {};
       saved[l] = {};
@@ -177,15 +210,19 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   if (backward) {
     for (size_t l = layers; l-- > 0;) {
       if (config_.activation_checkpointing) {
-        SB_RETURN_IF_ERROR(LayerForward(context, weights.layers[l], inputs[l].span(), {}, &saved[l],
-                                        /*routing=*/nullptr));
+        SB_RETURN_IF_ERROR(LayerForward(context, static_cast<int>(l), weights.layers[l],
+                                        inputs[l].span(), {}, &saved[l], /*routing=*/nullptr));
       }
-      SB_RETURN_IF_ERROR(LayerBackward(context, weights.layers[l], weight_grads.layers[l],
-                                       inputs[l].span(), std::move(saved[l]), grad.span()));
+      SB_RETURN_IF_ERROR(LayerBackward(context, static_cast<int>(l), weights.layers[l],
+                                       weight_grads.layers[l], inputs[l].span(),
+                                       std::move(saved[l]), grad.span()));
       inputs[l] = {};
     }
-    SB_RETURN_IF_ERROR(backend_->EmbeddingBackward(width, device.tokens.span(), grad.span(),
-                                                   weight_grads.embedding));
+    if (!weight_grads.embedding.empty()) {
+      SB_RETURN_IF_ERROR(DropInPlace(backend_, embedding_dropout, tokens, width, grad.span()));
+      SB_RETURN_IF_ERROR(backend_->EmbeddingBackward(width, device.tokens.span(), grad.span(),
+                                                     weight_grads.embedding));
+    }
   }
   SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> end, backend_->RecordEvent());
 
@@ -195,6 +232,12 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   SB_ASSIGN_OR_RETURN(const EventInterval forward, backend_->Elapsed(*begin, *layers_done));
   report.forward_seconds = forward.seconds + head_times.forward.seconds;
   report.forward_cpu_seconds = forward.cpu_seconds + head_times.forward.cpu_seconds;
+  // Audits are no part of a step as the latency model knows it.
+  for (const LayerRouting& layer : routing) {
+    report.audit_seconds += layer.audit_time.seconds;
+    report.forward_seconds -= layer.audit_time.seconds;
+    report.forward_cpu_seconds -= layer.audit_time.cpu_seconds;
+  }
   if (backward) {
     SB_ASSIGN_OR_RETURN(const EventInterval back, backend_->Elapsed(*head_done, *end));
     report.backward_seconds = back.seconds + head_times.backward.seconds;

@@ -30,16 +30,6 @@ ReferenceParameters HostParameters(const TestModel& m) {
   return out;
 }
 
-double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    norm += static_cast<double>(b[i]) * b[i];
-  }
-  return std::sqrt(difference / norm);
-}
-
 // Loss and all gradients (along random directions and at single elements) against differences of
 // the reference model in double.
 void ExpectMatchesReference(const ModelConfig& config, const MicroBatch& batch) {
@@ -332,7 +322,8 @@ TEST(TransformerTest, ParametersHaveHuggingFaceNamesAndTileTheArena) {
     names.push_back(p.name);
     elements += p.value.size();
     EXPECT_EQ(p.value.size(), p.grad.size());
-    EXPECT_EQ(p.weight_decay, p.shape.size() == 2) << p.name;
+    EXPECT_EQ(p.is_matrix(), p.shape.size() == 2) << p.name;
+    EXPECT_TRUE(p.trainable()) << p.name;
     EXPECT_EQ(m.Host(m.model->values().Slice(p.arena_offset, p.value.size())), m.Host(p.value));
   }
   EXPECT_EQ(names.size(), 2 + 2 * 12);

@@ -238,7 +238,8 @@ TEST_F(HuggingFaceTest, AVocabularySmallerThanTheDataSetsIsRefusedNamingBoth) {
   const model::TestModel made = model::MakeModel(config);
   const std::string folder = Path("small-vocabulary");
   SB_ASSERT_OK(model_io::SaveModel(
-      folder, config, model_io::SourceOf(made.backend.get(), *made.model->store()), {}));
+      folder, config,
+      model_io::SourceOf(made.backend.get(), made.model->store()->base_parameters()), {}));
   const Ran ran = TrainFrom(folder, {});
   EXPECT_EQ(ran.code, kUsage);
   EXPECT_THAT(ran.output, AllOf(HasSubstr(cluster_->dataset()), HasSubstr("of 100"),

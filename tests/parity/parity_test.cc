@@ -26,6 +26,7 @@
 #include "worker/model/random.h"
 #include "worker/model_io/hf_checkpoint.h"
 #include "worker/model_io/hf_config.h"
+#include "worker/model_io/peft_adapter.h"
 
 namespace sparsebalance {
 namespace {
@@ -49,6 +50,7 @@ struct Case {
   float rope_theta;
   std::vector<int32_t> budgets;
   ElementType type;
+  const char* adapters = "";  // projections that have one; then these alone are trained
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -58,6 +60,14 @@ const std::vector<Case>& Cases() {
       {"dense_tied_fp32", 4, true, 10000.0F, {kDense, kDense, kDense}, ElementType::kF32},
       {"moba_gqa_untied_fp32", 2, false, 1000000.0F, {3, 2, 1}, ElementType::kF32},
       {"moba_gqa_tied_bf16", 1, true, 10000.0F, {2, 3, 2}, ElementType::kBF16},
+      {"moba_gqa_lora_all", 2, true, 10000.0F, {3, 2, 2}, ElementType::kF32, "all"},
+      {"dense_lora_q_v",
+       4,
+       true,
+       10000.0F,
+       {kDense, kDense, kDense},
+       ElementType::kF32,
+       "q_proj,v_proj"},
   };
   return *cases;
 }
@@ -75,6 +85,11 @@ ModelConfig ConfigOf(const Case& c) {
   config.initializer_range = 0.3F;  // large, so that attention is far from uniform
   config.tie_embeddings = c.tied;
   config.block_tokens = 4;
+  if (*c.adapters != 0) {
+    config.lora.rank = 3;
+    config.lora.alpha = 5;
+    config.lora.targets = *model::ParseProjections(c.adapters);
+  }
   return config;
 }
 
@@ -90,20 +105,28 @@ std::string SourceFolder() {
   return absl::StrCat(folder == nullptr ? "." : folder, "/tests/parity");
 }
 
-// A model of random biases and norm weights too: freshly made ones are all 0 and 1.
+// folder/model and, where the case has adapters, folder/adapter. With random biases and norm
+// weights too: freshly made ones are all 0 and 1.
 void WriteModel(const Case& c, const std::string& folder) {
   const ModelConfig config = ConfigOf(c);
   const model::TestModel made = model::MakeModel(config, 1, 11);
   for (const model::Parameter& p : made.model->parameters()) {
-    if (p.is_matrix()) continue;
+    // So are the B of adapters.
+    if (p.is_matrix() && !p.name.ends_with("lora_B.weight")) continue;
     const model::RandomStream noise(12, p.name);
     std::vector<float> values = made.Host(p.value);
     for (size_t i = 0; i < values.size(); ++i) values[i] += 0.2F * static_cast<float>(noise.At(i));
     SB_ASSERT_OK(made.backend->CopyToDevice(values, p.value));
   }
-  SB_ASSERT_OK(model_io::SaveModel(folder, config,
-                                   model_io::SourceOf(made.backend.get(), *made.model->store()),
-                                   {.type = c.type}));
+  if (config.lora.enabled()) {
+    SB_ASSERT_OK(model_io::SaveAdapter(
+        folder + "/adapter", {config.lora, folder + "/model"},
+        model_io::SourceOf(made.backend.get(), made.model->store()->adapter_parameters()), {}));
+  }
+  SB_ASSERT_OK(model_io::SaveModel(
+      folder + "/model", config,
+      model_io::SourceOf(made.backend.get(), made.model->store()->base_parameters()),
+      {.type = c.type}));
 }
 
 void WriteBatch(const MicroBatch& batch, const ModelConfig& config, const std::string& path) {
@@ -131,10 +154,24 @@ model::TestModel LoadModel(const std::string& folder) {
       weights->CheckFits(*config, [](const std::string& warning) { ADD_FAILURE() << warning; });
   EXPECT_TRUE(fits.ok()) << fits;
   ModelConfig used = *config;
+  const std::string adapter = folder.substr(0, folder.rfind('/')) + "/adapter";
+  const bool adapted = model_io::IsAdapterFolder(adapter);
+  if (adapted) {
+    const auto lora = model_io::ReadAdapterConfig(adapter);
+    EXPECT_TRUE(lora.ok()) << lora.status();
+    used.lora = lora->lora;
+  }
   used.block_tokens = 4;                         // models of others do not state it
   out = model::MakeModel(used, 1, /*seed=*/99);  // other values than those that are loaded
   const absl::Status loaded = weights->Load(out.backend.get(), out.model->store());
   EXPECT_TRUE(loaded.ok()) << loaded;
+  if (adapted) {
+    const auto file = model_io::HfWeights::OpenFile(adapter + "/adapter_model.safetensors");
+    EXPECT_TRUE(file.ok()) << file.status();
+    const auto source = model_io::AdapterSourceOf(*file, used, model_io::kPeftPrefix);
+    EXPECT_TRUE(source.ok()) << source.status();
+    EXPECT_TRUE(model_io::LoadAdapters(*source, out.backend.get(), out.model->store()).ok());
+  }
   return out;
 }
 
@@ -206,6 +243,7 @@ void CompareTraining(const model::TestModel& ours, const MicroBatch& batch,
     EXPECT_NEAR(report->loss_sum / supervised / expected.losses()[step], 1, 1e-4) << step;
     for (const model::Parameter& p : model.parameters()) {
       if (step > 0) break;
+      if (!p.trainable()) continue;
       const double distance =
           RelativeDistance(ours.Host(p.grad), expected.Values("grad." + p.name));
       figures->grads = std::max(figures->grads, distance);
@@ -214,6 +252,7 @@ void CompareTraining(const model::TestModel& ours, const MicroBatch& batch,
     SB_ASSERT_OK((*optimizer)->Step(kLearningRate, 1));
   }
   for (const model::Parameter& p : model.parameters()) {
+    if (!p.trainable()) continue;
     const double distance =
         RelativeDistance(ours.Host(p.value), expected.Values("after." + p.name));
     figures->after = std::max(figures->after, distance);
@@ -273,7 +312,7 @@ class ParityTest : public ::testing::TestWithParam<Case> {
   // The case as files, for the script.
   void WriteCase(const std::string& folder) {
     std::filesystem::create_directories(folder);
-    WriteModel(GetParam(), folder + "/model");
+    WriteModel(GetParam(), folder);
     WriteBatch(Batch(), ConfigOf(GetParam()), folder + "/batch.json");
   }
   static MicroBatch Batch() { return BatchOf(GetParam(), ConfigOf(GetParam())); }
@@ -300,7 +339,7 @@ TEST_P(ParityTest, AModelThatWeWriteTrainsAsInPyTorch) {
 
 TEST_P(ParityTest, OtherBudgetsGiveOtherLogitsSoThatTheComparisonCanFail) {
   if (GetParam().budgets.front() == kDense) GTEST_SKIP() << "dense";
-  WriteModel(GetParam(), folder_ / "model");
+  WriteModel(GetParam(), folder_.path());
   const model::TestModel ours = LoadModel(folder_ / "model");
   MicroBatch dense = Batch();
   dense.budgets.assign(dense.budgets.size(), kDense);

@@ -7,7 +7,9 @@ a query scores each block that lies wholly before its own by q . mean(keys of th
 best budget - 1 of them (ties to the lower block), and attends to these and, causally, to its own.
 The choice of blocks carries no gradient.
 
-    qwen2_reference.py run CASE             CASE/model, CASE/batch.json -> CASE/result.safetensors
+    qwen2_reference.py run CASE             CASE/model, CASE/batch.json -> CASE/result.safetensors;
+                                            where there is CASE/adapter (low-rank adapters in PEFT's
+                                            layout), these alone are trained
     qwen2_reference.py make CASE            writes CASE/model as others would (bfloat16, two files) and
                                             CASE/batch.json, then runs it
     qwen2_reference.py golden CASES GOLDEN  runs every case of a folder, keeps the results by name
@@ -80,6 +82,24 @@ def read_model(folder):
     return config, {k: v.requires_grad_(True) for k, v in parameters.items()}
 
 
+PEFT_PREFIX = "base_model.model."
+
+
+def read_adapter(folder):
+    """What each module's adapter is scaled by, and its matrices by the model's names."""
+    with open(os.path.join(folder, "adapter_config.json")) as file:
+        config = json.load(file)
+    assert config["peft_type"] == "LORA" and config["bias"] == "none" and not config["use_rslora"]
+    tensors = read_safetensors(os.path.join(folder, "adapter_model.safetensors"))
+    assert all(name.startswith(PEFT_PREFIX) for name in tensors)
+    adapters = {name[len(PEFT_PREFIX):]: t.requires_grad_(True) for name, t in tensors.items()}
+    targets = {name.split(".lora_")[0].split(".")[-1] for name in adapters}
+    assert targets == set(config["target_modules"]), targets
+    assert all(t.shape[0 if ".lora_A." in name else 1] == config["r"]
+               for name, t in adapters.items())
+    return config["lora_alpha"] / config["r"], adapters
+
+
 # --- the model -----------------------------------------------------------------------------------
 
 class Routing:
@@ -131,13 +151,30 @@ def allowed_keys(q, k, block, budget, routing):
     return mask
 
 
+def linear(x, layer, name):
+    """x W^T, and on top of it scale * (x A^T) B^T where the module has an adapter."""
+    y = x @ layer(name + ".weight").T
+    a, b = layer(name + ".lora_A.weight"), layer(name + ".lora_B.weight")
+    return y if a is None else y + layer.scale * (x @ a.T) @ b.T
+
+
+class Layer:
+    """Parameters of one layer by their names within it; None for one that it does not have."""
+
+    def __init__(self, number, parameters, scale):
+        self.prefix, self.parameters, self.scale = "model.layers.%d." % number, parameters, scale
+
+    def __call__(self, name):
+        return self.parameters.get(self.prefix + name)
+
+
 def attention(x, layer, config, block, budget, routing):
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     d = config.get("head_dim") or config["hidden_size"] // heads
     tokens = x.shape[0]
 
     def project(name, count):
-        return (x @ layer(name + ".weight").T + layer(name + ".bias")).reshape(tokens, count, d)
+        return (linear(x, layer, name) + layer(name + ".bias")).reshape(tokens, count, d)
 
     theta = float(config["rope_theta"])
     q = rotate(project("self_attn.q_proj", heads), theta)
@@ -149,34 +186,34 @@ def attention(x, layer, config, block, budget, routing):
         mask = allowed_keys(q[:, h].detach(), k[:, g].detach(), block, budget, routing)
         scores = (q[:, h] @ k[:, g].T / math.sqrt(d)).masked_fill(~mask, -math.inf)
         out.append(torch.softmax(scores, dim=-1) @ v[:, g])
-    return torch.cat(out, dim=-1) @ layer("self_attn.o_proj.weight").T
+    return linear(torch.cat(out, dim=-1), layer, "self_attn.o_proj")
 
 
-def logits_of(config, parameters, tokens, block, budget, routing):
+def logits_of(config, parameters, scale, tokens, block, budget, routing):
     """One sequence: [tokens] -> [tokens, vocabulary]."""
     epsilon = config["rms_norm_eps"]
     x = parameters["model.embed_tokens.weight"][tokens]
     for l in range(config["num_hidden_layers"]):
-        def layer(name):
-            return parameters["model.layers.%d.%s" % (l, name)]
+        layer = Layer(l, parameters, scale)
         normed = rms_norm(x, layer("input_layernorm.weight"), epsilon)
         x = x + attention(normed, layer, config, block, budget, routing)
         normed = rms_norm(x, layer("post_attention_layernorm.weight"), epsilon)
-        gate = normed @ layer("mlp.gate_proj.weight").T
-        up = normed @ layer("mlp.up_proj.weight").T
-        x = x + (gate * torch.sigmoid(gate) * up) @ layer("mlp.down_proj.weight").T
+        gate = linear(normed, layer, "mlp.gate_proj")
+        up = linear(normed, layer, "mlp.up_proj")
+        x = x + linear(gate * torch.sigmoid(gate) * up, layer, "mlp.down_proj")
     x = rms_norm(x, parameters["model.norm.weight"], epsilon)
     output = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
     return x @ parameters[output].T
 
 
-def forward(config, parameters, batch, routing):
+def forward(config, parameters, scale, batch, routing):
     """Logits of all sequences, one after the other, and the mean loss of the supervised tokens."""
     bounds = batch["cu_seqlens"]
     logits = []
     for s, budget in enumerate(batch["budgets"]):
         tokens = torch.tensor(batch["tokens"][bounds[s]:bounds[s + 1]])
-        logits.append(logits_of(config, parameters, tokens, batch["block_tokens"], budget, routing))
+        logits.append(logits_of(config, parameters, scale, tokens, batch["block_tokens"], budget,
+                                routing))
     logits = torch.cat(logits)
     weights = torch.tensor(batch["loss_weights"], dtype=torch.float64)
     target = torch.tensor(batch["targets"])
@@ -189,29 +226,33 @@ def run(case):
     with open(os.path.join(case, "batch.json")) as file:
         batch = json.load(file)
     routing = Routing()
-    logits, loss = forward(config, parameters, batch, routing)
+    trained, scale = parameters, 0.0
+    if os.path.exists(os.path.join(case, "adapter")):
+        scale, trained = read_adapter(os.path.join(case, "adapter"))
+        parameters = {**parameters, **trained}
+    logits, loss = forward(config, parameters, scale, batch, routing)
     result = {"logits": logits.detach()}
     steps = batch["adamw"]["steps"]
     losses = [loss.item()]
     if steps > 0:
-        grads = torch.autograd.grad(loss, list(parameters.values()))
-        result.update({"grad." + n: g.clone() for n, g in zip(parameters, grads)})
+        grads = torch.autograd.grad(loss, list(trained.values()))
+        result.update({"grad." + n: g.clone() for n, g in zip(trained, grads)})
         adamw = batch["adamw"]
-        groups = [{"params": [p for p in parameters.values() if p.dim() > 1],
+        groups = [{"params": [p for p in trained.values() if p.dim() > 1],
                    "weight_decay": adamw["weight_decay"]},
-                  {"params": [p for p in parameters.values() if p.dim() == 1], "weight_decay": 0.0}]
+                  {"params": [p for p in trained.values() if p.dim() == 1], "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=adamw["learning_rate"], eps=adamw["epsilon"],
                                       betas=(adamw["beta1"], adamw["beta2"]))
         for step in range(steps):
             if step > 0:
-                _, loss = forward(config, parameters, batch, routing)
+                _, loss = forward(config, parameters, scale, batch, routing)
                 losses.append(loss.item())
             optimizer.zero_grad()
-            loss_grads = torch.autograd.grad(loss, list(parameters.values())) if step else grads
-            for p, g in zip(parameters.values(), loss_grads):
+            loss_grads = torch.autograd.grad(loss, list(trained.values())) if step else grads
+            for p, g in zip(trained.values(), loss_grads):
                 p.grad = g
             optimizer.step()
-        result.update({"after." + n: p.detach() for n, p in parameters.items()})
+        result.update({"after." + n: p.detach() for n, p in trained.items()})
     metadata = {"losses": json.dumps(losses), "routed_queries": str(routing.queries),
                 "near_ties": str(routing.near_ties), "least_margin": "%.3e" % routing.margin}
     write_safetensors(os.path.join(case, "result.safetensors"), result, "F32", metadata)

@@ -228,7 +228,7 @@ class SeedRun {
  private:
   absl::StatusOr<Accuracy> Ask(const std::string& folder, const TrainOptions& train) const {
     SB_ASSIGN_OR_RETURN(const LoadedModel loaded,
-                        LoadModel(folder, /*block_tokens=*/0, train.backend, /*threads=*/2));
+                        LoadModel(folder, {.backend = train.backend, .threads = 2}));
     RecallTaskOptions held_out = options_.task;
     held_out.seed = kHeldOutSeed + seed_;
     // All models answer under the fixed budget: the comparison is about training.

@@ -29,6 +29,8 @@ struct ModelConfig {
   float dropout = 0;
   LoraConfig lora;
 
+  // Whether training drops anything.
+  bool Drops() const { return dropout > 0 || (lora.enabled() && lora.dropout > 0); }
   int HeadDim() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
 
   // INVALID_ARGUMENT that names the first field with a bad value.

@@ -64,9 +64,8 @@ class Sizes {
   int64_t Hidden() const { return Columns(hidden_); }
   int64_t Lists() const { return lists_; }
   int64_t Batch() const {
-    const bool drops = config_.dropout > 0 || (config_.lora.enabled() && config_.lora.dropout > 0);
     return Columns(config_.HeadDim()) + Columns(1) + 2 * Taken(tokens_ * int64_t{sizeof(int32_t)}) +
-           (drops ? Taken(tokens_ * int64_t{sizeof(uint64_t)}) : 0);
+           (config_.Drops() ? Taken(tokens_ * int64_t{sizeof(uint64_t)}) : 0);
   }
   // LayerActivations, in two parts: up to the attention's output, and the rest.
   int64_t AttentionPart() const {

@@ -38,10 +38,6 @@ std::vector<uint64_t> TokenDropoutKeys(const MicroBatch& batch) {
   return keys;
 }
 
-bool Drops(const ModelConfig& config) {
-  return config.dropout > 0 || (config.lora.enabled() && config.lora.dropout > 0);
-}
-
 absl::StatusOr<DeviceBatch> Upload(const MicroBatch& batch, const ModelConfig& config,
                                    kernels::Backend* backend) {
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
@@ -146,7 +142,7 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
                                                    " must be finite and coverage guard ",
                                                    coverage_guard, " within [0, 1]"));
   }
-  if (backward && batch.dropout_keys.empty() && Drops(config_)) {
+  if (backward && batch.dropout_keys.empty() && config_.Drops()) {
     return absl::InvalidArgumentError("a model with dropout is trained with a key a sequence");
   }
   const auto tokens = static_cast<int64_t>(batch.tokens.size());

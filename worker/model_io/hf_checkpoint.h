@@ -18,6 +18,7 @@
 #include "worker/model/parameters.h"
 #include "worker/model_io/safetensors.h"
 #include "worker/model_io/tensor_info.h"
+#include "worker/model_io/tensor_source.h"
 
 namespace sparsebalance::model_io {
 
@@ -36,6 +37,7 @@ class HfWeights {
 
   // By file, then in the order of the data.
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  const std::string& where() const { return where_; }  // the folder, or the file
 
   struct Found {
     const SafetensorsFile* file = nullptr;
@@ -43,22 +45,22 @@ class HfWeights {
   };
   std::optional<Found> Find(const std::string& name) const;
 
-  // Whether these are the parameters of such a model, without reading values. NOT_FOUND naming a
-  // missing tensor; INVALID_ARGUMENT naming one with another shape (and both shapes) or one that
-  // the model does not have; UNIMPLEMENTED naming one with a type that is not read. Rotary inv_freq
-  // buffers are passed over; so is an output matrix beside tied embeddings, and `warn` gets a line
-  // where it is not equal to the embedding.
+  // Whether these are the parameters of such a model without adapters; values are not read.
+  // NOT_FOUND naming a missing tensor; INVALID_ARGUMENT naming one with another shape (and both
+  // shapes) or one that the model does not have; UNIMPLEMENTED naming one with a type that is not
+  // read. Rotary inv_freq buffers are passed over; so is an output matrix beside tied embeddings,
+  // and `warn` gets a line where it is not equal to the embedding.
   absl::Status CheckFits(const model::ModelConfig& config,
                          const std::function<void(const std::string&)>& warn) const;
 
   // values [elements].
   absl::Status Read(const std::string& name, std::span<float> values) const;
 
-  // Reads all parameters of `store`; gradients are left as they are.
+  // Reads all parameters of `store` but its adapters; gradients are left as they are.
   absl::Status Load(kernels::Backend* backend, model::ParameterStore* store) const;
 
  private:
-  std::string where_;  // the folder, or the file
+  std::string where_;
   std::vector<SafetensorsFile> files_;
 };
 
@@ -70,16 +72,10 @@ struct SaveOptions {
   uint64_t max_shard_bytes = 5'000'000'000;
 };
 
-// Where the values of a model come from, one tensor at a time.
-struct TensorSource {
-  std::vector<TensorInfo> tensors;  // names, shapes and types; offsets do not matter
-  std::function<absl::Status(const TensorInfo& tensor, std::span<float> values)> read;
-};
-
-// From a model in memory. Backend and store outlive the source.
-TensorSource SourceOf(kernels::Backend* backend, const model::ParameterStore& store);
-// From disk: those tensors that a model of `config` has, in its order. The weights outlive the
-// source. FAILED_PRECONDITION where one is missing (see HfWeights::CheckFits).
+// From memory: parameters of a store. They and the backend outlive the source.
+TensorSource SourceOf(kernels::Backend* backend, std::span<const model::Parameter> parameters);
+// From disk: those tensors that a model of `config` has without adapters, in its order. The weights
+// outlive the source. FAILED_PRECONDITION where one is missing (see HfWeights::CheckFits).
 absl::StatusOr<TensorSource> SourceOf(const HfWeights& weights, const model::ModelConfig& config);
 
 // Whether SaveModel may write there: it is not there yet, or it is a folder that holds nothing but

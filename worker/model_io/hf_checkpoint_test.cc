@@ -40,7 +40,8 @@ class HfFolderTest : public ::testing::Test {
     const model::TestModel made = model::MakeModel(config);
     const std::string folder = folder_ / name;
     const absl::Status status =
-        SaveModel(folder, config, SourceOf(made.backend.get(), *made.model->store()), options);
+        SaveModel(folder, config,
+                  SourceOf(made.backend.get(), made.model->store()->base_parameters()), options);
     EXPECT_TRUE(status.ok()) << status;
     return folder;
   }
@@ -173,8 +174,8 @@ TEST_F(HfFolderTest, AFolderWithOtherFilesIsNotReplaced) {
   std::filesystem::create_directory(folder);
   data_testing::WriteFile(folder + "/tokenizer.json", "{}");
   const model::TestModel made = model::MakeModel(Untied());
-  const absl::Status status =
-      SaveModel(folder, Untied(), SourceOf(made.backend.get(), *made.model->store()), {});
+  const absl::Status status = SaveModel(
+      folder, Untied(), SourceOf(made.backend.get(), made.model->store()->base_parameters()), {});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("holds tokenizer.json"));
   EXPECT_THAT(Names(folder), ElementsAre("tokenizer.json"));
@@ -306,7 +307,8 @@ TEST_F(HfFolderTest, AWriteThatFailsLeavesTheOldModelAndNothingElse) {
   absl::Status status;
   {
     const FileSizeLimit limit(4096);
-    status = SaveModel(folder, config, SourceOf(other.backend.get(), *other.model->store()), {});
+    status = SaveModel(folder, config,
+                       SourceOf(other.backend.get(), other.model->store()->base_parameters()), {});
   }
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.message(), AllOf(HasSubstr(folder), HasSubstr("File too large")));
@@ -337,8 +339,9 @@ TEST_F(HfFolderTest, AFullDiskIsResourceExhaustedAndNamesTheFile) {
   ModelConfig config = Untied();
   config.vocab_size = 2000;
   const model::TestModel made = model::MakeModel(config);
-  const absl::Status status = SaveModel(folder_ / "disk/model", config,
-                                        SourceOf(made.backend.get(), *made.model->store()), {});
+  const absl::Status status =
+      SaveModel(folder_ / "disk/model", config,
+                SourceOf(made.backend.get(), made.model->store()->base_parameters()), {});
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(status.message(),
               AllOf(HasSubstr("disk/model"), HasSubstr("No space left on device")));

@@ -8,6 +8,7 @@
 #include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "worker/data/file_io.h"
+#include "worker/model_io/json_fields.h"
 
 namespace sparsebalance::model_io {
 namespace {
@@ -17,69 +18,7 @@ using Json = nlohmann::json;
 constexpr char kArchitecture[] = "Qwen2ForCausalLM";
 constexpr char kModelType[] = "qwen2";
 
-// Reads fields of one JSON object; messages name the source, the field and the value.
-class Fields {
- public:
-  Fields(const Json& json, std::string source) : json_(json), source_(std::move(source)) {}
-
-  // nullptr where the field is missing or null.
-  const Json* Find(const char* name) const {
-    const auto found = json_.find(name);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-  absl::Status Missing(const char* name) const {
-    return absl::InvalidArgumentError(absl::StrCat(source_, ": ", name, " is missing"));
-  }
-  absl::Status Bad(const char* name, const Json& value, const char* wanted) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source_, ": ", name, " is ", Text(value), ", must be ", wanted));
-  }
-  absl::Status Unsupported(const char* name, const Json& value, const char* supported) const {
-    return absl::UnimplementedError(
-        absl::StrCat(source_, ": ", name, " is ", Text(value), "; supported is ", supported));
-  }
-
-  absl::Status Integer(const char* name, bool required, int* out) const {
-    const Json* value = Find(name);
-    if (value == nullptr) return required ? Missing(name) : absl::OkStatus();
-    if (!value->is_number_unsigned() || value->get<uint64_t>() < 1 ||
-        value->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int>::max())) {
-      return Bad(name, *value, "a whole number above 0");
-    }
-    *out = value->get<int>();
-    return absl::OkStatus();
-  }
-  absl::Status Float(const char* name, bool required, float* out) const {
-    const Json* value = Find(name);
-    if (value == nullptr) return required ? Missing(name) : absl::OkStatus();
-    const double number = value->is_number() ? value->get<double>() : 0.0;
-    // Beyond the largest float32 a conversion is undefined; below the smallest it is 0.
-    if (!(number <= std::numeric_limits<float>::max()) || !(static_cast<float>(number) > 0)) {
-      return Bad(name, *value, "a number above 0 that a float32 holds");
-    }
-    *out = static_cast<float>(number);
-    return absl::OkStatus();
-  }
-  absl::Status Bool(const char* name, bool required, bool* out) const {
-    const Json* value = Find(name);
-    if (value == nullptr) return required ? Missing(name) : absl::OkStatus();
-    if (!value->is_boolean()) return Bad(name, *value, "true or false");
-    *out = value->get<bool>();
-    return absl::OkStatus();
-  }
-
-  static std::string Text(const Json& value) {
-    constexpr size_t kMost = 200;
-    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
-  }
-
- private:
-  const Json& json_;
-  const std::string source_;
-};
-
-absl::Status CheckArchitecture(const Fields& fields) {
+absl::Status CheckArchitecture(const JsonFields& fields) {
   const Json* architectures = fields.Find("architectures");
   const Json* type = fields.Find("model_type");
   if (architectures == nullptr && type == nullptr) return fields.Missing("architectures");
@@ -94,12 +33,12 @@ absl::Status CheckArchitecture(const Fields& fields) {
 
 // transformers writes rotary settings in one of two forms: rope_theta beside a rope_scaling that is
 // null unless positions are scaled, or (since its version 5) both in rope_parameters.
-absl::Status ReadRope(const Fields& fields, const std::string& source, float* theta) {
+absl::Status ReadRope(const JsonFields& fields, const std::string& source, float* theta) {
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const Json* value = fields.Find(name);
     if (value == nullptr) continue;
     if (!value->is_object()) return fields.Bad(name, *value, "an object");
-    const Fields inner(*value, absl::StrCat(source, ": ", name));
+    const JsonFields inner(*value, absl::StrCat(source, ": ", name));
     for (const char* kind : {"rope_type", "type"}) {
       const Json* type = inner.Find(kind);
       if (type != nullptr && *type != "default") {
@@ -117,7 +56,7 @@ absl::Status ReadRope(const Fields& fields, const std::string& source, float* th
 }
 
 // Settings that change what a model computes and that this code has one value for.
-absl::Status CheckUnsupported(const Fields& fields) {
+absl::Status CheckUnsupported(const JsonFields& fields) {
   bool sliding = false;
   SB_RETURN_IF_ERROR(fields.Bool("use_sliding_window", false, &sliding));
   if (sliding) {
@@ -176,7 +115,7 @@ absl::StatusOr<model::ModelConfig> ParseHfConfig(std::string_view text, std::str
   const std::string from(source);
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::DataLossError(absl::StrCat(from, " is not a JSON object"));
-  const Fields fields(json, from);
+  const JsonFields fields(json, from);
   SB_RETURN_IF_ERROR(CheckArchitecture(fields));
   SB_RETURN_IF_ERROR(CheckUnsupported(fields));
   model::ModelConfig config;
@@ -198,7 +137,7 @@ absl::StatusOr<model::ModelConfig> ParseHfConfig(std::string_view text, std::str
   SB_RETURN_IF_ERROR(fields.Bool("tie_word_embeddings", true, &config.tie_embeddings));
   if (const Json* ours = fields.Find("sparsebalance"); ours != nullptr) {
     if (!ours->is_object()) return fields.Bad("sparsebalance", *ours, "an object");
-    const Fields extras(*ours, absl::StrCat(from, ": sparsebalance"));
+    const JsonFields extras(*ours, absl::StrCat(from, ": sparsebalance"));
     SB_RETURN_IF_ERROR(extras.Integer("block_tokens", false, &config.block_tokens));
     SB_RETURN_IF_ERROR(
         extras.Integer("coverage_sample_stride", false, &config.coverage_sample_stride));

@@ -116,7 +116,7 @@ std::optional<HfWeights::Found> HfWeights::Find(const std::string& name) const {
 absl::Status HfWeights::CheckFits(const model::ModelConfig& config,
                                   const std::function<void(const std::string&)>& warn) const {
   std::set<std::string> known;
-  for (const model::ParameterShape& wanted : model::ParameterShapes(config)) {
+  for (const model::ParameterShape& wanted : model::BaseShapes(config)) {
     const std::optional<Found> found = Find(wanted.name);
     if (!found.has_value()) {
       return absl::NotFoundError(absl::StrCat(where_, " has no tensor ", wanted.name, ", of shape ",
@@ -164,7 +164,7 @@ absl::Status HfWeights::Read(const std::string& name, std::span<float> values) c
 
 absl::Status HfWeights::Load(kernels::Backend* backend, model::ParameterStore* store) const {
   std::vector<float> values;
-  for (const model::Parameter& parameter : store->parameters()) {
+  for (const model::Parameter& parameter : store->base_parameters()) {
     values.resize(static_cast<size_t>(parameter.value.size()));
     SB_RETURN_IF_ERROR(Read(parameter.name, values));
     SB_RETURN_IF_ERROR(backend->CopyToDevice(values, parameter.value));

@@ -15,13 +15,32 @@ namespace {
 constexpr int kFormat = 1;
 // With carried sequences: a version that does not know them would train some of them twice.
 constexpr int kFormatCarried = 2;
+// Adapters alone: a version that does not know them would look for the whole model.
+constexpr int kFormatAdapters = 3;
+
+int FormatOf(const TrainPosition& position) {
+  if (position.model.has_value() && position.model->lora.enabled()) return kFormatAdapters;
+  return position.carried.empty() ? kFormat : kFormatCarried;
+}
+
+absl::Status ReadAdapters(const nlohmann::json& json, TrainPosition& position) {
+  model::LoraConfig& lora = position.model->lora;
+  lora.rank = json.at("rank").get<int>();
+  lora.alpha = json.at("alpha").get<float>();
+  lora.dropout = json.at("dropout").get<float>();
+  SB_ASSIGN_OR_RETURN(lora.targets, model::ParseProjections(json.at("targets").get<std::string>()));
+  position.base_model = json.at("base_model").get<std::string>();
+  position.base_fingerprint =
+      std::stoull(json.at("base_fingerprint").get<std::string>(), nullptr, 16);
+  return lora.Validate();
+}
 
 }  // namespace
 
 std::string FormatManifest(const CheckpointManifest& manifest) {
   const TrainPosition& position = manifest.position;
   nlohmann::ordered_json json;
-  json["format"] = position.carried.empty() ? kFormat : kFormatCarried;
+  json["format"] = FormatOf(position);
   json["next_step"] = position.next_step;
   json["epoch"] = position.epoch;
   json["offset"] = position.offset;
@@ -32,6 +51,15 @@ std::string FormatManifest(const CheckpointManifest& manifest) {
   if (position.model.has_value()) {
     json["model_config"] = nlohmann::ordered_json::parse(
         model_io::FormatHfConfig(*position.model, model_io::ElementType::kF32));
+  }
+  if (FormatOf(position) == kFormatAdapters) {
+    const model::LoraConfig& lora = position.model->lora;
+    json["lora"] = {{"rank", lora.rank},
+                    {"alpha", lora.alpha},
+                    {"dropout", lora.dropout},
+                    {"targets", model::ProjectionsText(lora.targets)},
+                    {"base_model", position.base_model},
+                    {"base_fingerprint", absl::StrFormat("%016x", position.base_fingerprint)}};
   }
   json["skipped_steps"] = position.skipped_steps;
   for (const CarriedSequence& carried : position.carried) {
@@ -49,9 +77,9 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
   TrainPosition& position = manifest.position;
   try {
     const int format = json.at("format").get<int>();
-    if (format != kFormat && format != kFormatCarried) {
+    if (format < kFormat || format > kFormatAdapters) {
       return absl::UnimplementedError(absl::StrCat(
-          "its format is ", format, ", this version reads ", kFormat, " and ", kFormatCarried));
+          "its format is ", format, ", this version reads ", kFormat, " to ", kFormatAdapters));
     }
     position.next_step = json.at("next_step").get<uint64_t>();
     position.epoch = json.at("epoch").get<uint64_t>();
@@ -62,7 +90,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
         std::stoull(json.at("dataset_fingerprint").get<std::string>(), nullptr, 16);
     position.model_class = json.at("model_class").get<std::string>();
     position.skipped_steps = json.at("skipped_steps").get<std::vector<uint64_t>>();
-    if (format == kFormatCarried) {
+    if (json.contains("carried")) {
       for (const nlohmann::json& carried : json.at("carried")) {
         position.carried.push_back({.place = carried.at("place").get<uint64_t>(),
                                     .id = carried.at("id").get<uint64_t>(),
@@ -75,6 +103,10 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
     if (json.contains("model_config")) {
       SB_ASSIGN_OR_RETURN(position.model, model_io::ParseHfConfig(json.at("model_config").dump(),
                                                                   "its model_config"));
+    }
+    if (format == kFormatAdapters) {
+      if (!position.model.has_value()) return absl::DataLossError("its manifest has no model");
+      SB_RETURN_IF_ERROR(ReadAdapters(json.at("lora"), position));
     }
   } catch (const std::exception& e) {  // of the JSON library
     return absl::DataLossError(absl::StrCat("its manifest lacks a field: ", e.what()));

@@ -29,6 +29,9 @@ struct TrainPosition {
   std::string model_class;
   // The whole config; checkpoints of versions that did not write it have model_class only.
   std::optional<model::ModelConfig> model;
+  // Where only adapters are trained, and the checkpoint holds only them: the model under them.
+  std::string base_model;                // folder
+  uint64_t base_fingerprint = 0;         // RankCompute::BaseFingerprint
   std::vector<uint64_t> skipped_steps;   // consumed without an update: gradient not finite
   std::vector<CarriedSequence> carried;  // what look-ahead has exchanged, by place
 };

@@ -9,6 +9,7 @@
 #include "worker/comm/gloo_communicator.h"
 #include "worker/comm/local_communicator.h"
 #include "worker/model_io/hf_checkpoint.h"
+#include "worker/model_io/peft_adapter.h"
 #include "worker/train/file_util.h"
 
 namespace sparsebalance {
@@ -71,13 +72,16 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(const WorkerNodeOptions& 
                            ", starting anew"));
   }
   // What cannot work is said before the run, not after it.
-  if (!train.init_from.empty() && !run->checkpoint_.has_value()) {
+  const bool adapters = train.model.lora.enabled();
+  if (!train.init_from.empty() && (adapters || !run->checkpoint_.has_value())) {
     SB_ASSIGN_OR_RETURN(const model_io::HfWeights weights,
                         model_io::HfWeights::Open(train.init_from));
     SB_RETURN_IF_ERROR(weights.CheckFits(train.model, options.log));
   }
   if (!train.export_dir.empty()) {
-    if (absl::Status status = model_io::CheckSaveFolder(train.export_dir); !status.ok()) {
+    if (absl::Status status = adapters ? model_io::CheckAdapterFolder(train.export_dir)
+                                       : model_io::CheckSaveFolder(train.export_dir);
+        !status.ok()) {
       return absl::Status(status.code(), absl::StrCat("--export: ", status.message()));
     }
   }
@@ -214,7 +218,9 @@ absl::Status JobRun::Export(size_t index) {
         absl::StrCat("all steps are done, but the model was not exported to ", train_.export_dir,
                      " (--export): ", status.message()));
   }
-  options_.log(absl::StrCat("job ", train_.job.name(), ": the model is in ", train_.export_dir));
+  options_.log(absl::StrCat("job ", train_.job.name(), ": the ",
+                            train_.model.lora.enabled() ? "adapters are" : "model is", " in ",
+                            train_.export_dir));
   return absl::OkStatus();
 }
 

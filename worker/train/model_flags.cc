@@ -61,7 +61,12 @@ absl::Status ModelFlags::TakeFrom(const std::string& folder, ModelConfig& config
     return contradicts(tie_, config.tie_embeddings ? "true" : "false", "tie_word_embeddings",
                        theirs.tie_embeddings ? "true" : "false");
   }
+  // A folder states what the model is, not how it is trained.
+  const ModelConfig given = config;
   config = theirs;
+  config.activation_checkpointing = given.activation_checkpointing;
+  config.dropout = given.dropout;
+  config.lora = given.lora;
   return absl::OkStatus();
 }
 

@@ -1,14 +1,18 @@
 #include "worker/train/rank_compute.h"
 
 #include <algorithm>
-#include <bit>
-#include <numeric>
+#include <functional>
+#include <map>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/dropout_mask.h"
 #include "kernels/packed_blocks.h"
 #include "kernels/status_macros.h"
 #include "worker/model_io/hf_checkpoint.h"
+#include "worker/model_io/peft_adapter.h"
+#include "worker/train/file_util.h"
 
 namespace sparsebalance {
 namespace {
@@ -62,6 +66,15 @@ void FillSequence(const v1::Slice& slice, int64_t blocks, const model::SequenceR
   }
 }
 
+model::AdamWOptions AdamWOptionsOf(const TrainOptions& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  return {.beta1 = static_cast<float>(optimizer.beta1),
+          .beta2 = static_cast<float>(optimizer.beta2),
+          .epsilon = static_cast<float>(optimizer.epsilon),
+          .weight_decay = static_cast<float>(optimizer.weight_decay),
+          .weight_decay_groups = optimizer.weight_decay_groups};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankCompute>> RankCompute::Create(
@@ -73,21 +86,22 @@ absl::StatusOr<std::unique_ptr<RankCompute>> RankCompute::Create(
                                                .memory_limit_bytes = options.memory_limit_bytes}));
   SB_ASSIGN_OR_RETURN(compute->model_, model::Transformer::Create(
                                            options.model, compute->backend_.get(), options.seed));
-  const OptimizerOptions& optimizer = options.optimizer;
-  SB_ASSIGN_OR_RETURN(
-      compute->optimizer_,
-      model::AdamW::Create({.beta1 = static_cast<float>(optimizer.beta1),
-                            .beta2 = static_cast<float>(optimizer.beta2),
-                            .epsilon = static_cast<float>(optimizer.epsilon),
-                            .weight_decay = static_cast<float>(optimizer.weight_decay)},
-                           compute->model_->store(), compute->backend_.get()));
+  SB_ASSIGN_OR_RETURN(compute->optimizer_,
+                      model::AdamW::Create(AdamWOptionsOf(options), compute->model_->store(),
+                                           compute->backend_.get()));
   return compute;
 }
 
-absl::StatusOr<model::MicroBatch> RankCompute::BuildMicroBatch(
-    const v1::MicroBatch& planned) const {
-  if (planned.slices().empty()) return Filler();
+absl::StatusOr<model::MicroBatch> RankCompute::BuildMicroBatch(const v1::MicroBatch& planned,
+                                                               uint64_t step) const {
   model::MicroBatch batch;
+  if (planned.slices().empty()) {
+    batch = Filler();
+    if (options_.model.Drops()) batch.dropout_keys = {0};
+    return batch;
+  }
+  // The same on any rank and in any micro-batch; another one in the next epoch.
+  const uint64_t step_key = kernels::MixBits(options_.seed ^ kernels::MixBits(step));
   batch.cu_seqlens.push_back(0);
   const uint32_t base = options_.plan.base_budget_blocks();
   const bool by_layer =
@@ -103,6 +117,9 @@ absl::StatusOr<model::MicroBatch> RankCompute::BuildMicroBatch(
     batch.cu_seqlens.push_back(static_cast<int64_t>(batch.tokens.size()));
     batch.budgets.push_back(static_cast<int32_t>(slice.budget_blocks()));
     batch.base_budgets.push_back(static_cast<int32_t>(base));
+    if (options_.model.Drops()) {
+      batch.dropout_keys.push_back(kernels::MixBits(step_key ^ slice.sequence_id()));
+    }
     if (!by_layer) continue;
     const int layers = options_.model.num_layers;
     if (slice.layer_budget_blocks_size() != 0 && slice.layer_budget_blocks_size() != layers) {
@@ -119,8 +136,9 @@ absl::StatusOr<model::MicroBatch> RankCompute::BuildMicroBatch(
   return batch;
 }
 
-absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t global_supervised_tokens,
-                              bool audit, v1::RankTelemetry& telemetry, RankStepStats& stats) {
+absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
+                              uint64_t global_supervised_tokens, bool audit,
+                              v1::RankTelemetry& telemetry, RankStepStats& stats) {
   SB_RETURN_IF_ERROR(model_->ZeroGrads());
   backend_->ResetPeakMemory();
   // A batch without a supervised token has no loss to divide.
@@ -128,7 +146,7 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t global_supervis
       global_supervised_tokens > 0 ? 1.0 / static_cast<double>(global_supervised_tokens) : 0.0;
   for (int m = 0; m < plan.micro_batches_size(); ++m) {
     const v1::MicroBatch& planned = plan.micro_batches(m);
-    SB_ASSIGN_OR_RETURN(model::MicroBatch batch, BuildMicroBatch(planned));
+    SB_ASSIGN_OR_RETURN(model::MicroBatch batch, BuildMicroBatch(planned, step));
     if (audit) batch.audit_queries = options_.audit_queries;
     SB_ASSIGN_OR_RETURN(const model::MicroBatchReport report,
                         model_->ForwardBackward(batch, loss_scale, options_.plan.coverage_guard()));
@@ -197,21 +215,21 @@ absl::Status RankCompute::Update(double learning_rate, double gradient_scale) {
 std::vector<TensorView> RankCompute::Views(const std::vector<float>& arena,
                                            const std::string& suffix) const {
   std::vector<TensorView> views;
+  const int64_t begin = model_->store()->trainable_begin();
   for (const model::Parameter& parameter : model_->parameters()) {
-    const int64_t count = std::accumulate(parameter.shape.begin(), parameter.shape.end(),
-                                          int64_t{1}, std::multiplies<>());
+    if (!parameter.trainable()) continue;
     views.push_back({parameter.name + suffix, parameter.shape,
-                     std::span<const float>(arena.data() + parameter.arena_offset,
-                                            static_cast<size_t>(count))});
+                     std::span<const float>(arena.data() + (parameter.arena_offset - begin),
+                                            static_cast<size_t>(parameter.value.size()))});
   }
   return views;
 }
 
 absl::StatusOr<std::vector<TensorView>> RankCompute::ModelTensors() {
   SB_RETURN_IF_ERROR(backend_->Synchronize());
-  host_model_.resize(static_cast<size_t>(model_->values().size()));
-  SB_RETURN_IF_ERROR(
-      backend_->CopyToHost(kernels::ConstDeviceBuffer(model_->values()), host_model_.data()));
+  const kernels::ConstDeviceBuffer values = model_->store()->trainable_values();
+  host_model_.resize(static_cast<size_t>(values.size()));
+  SB_RETURN_IF_ERROR(backend_->CopyToHost(values, host_model_.data()));
   return Views(host_model_, "");
 }
 
@@ -225,24 +243,27 @@ absl::StatusOr<std::vector<TensorView>> RankCompute::OptimizerTensors() {
 
 absl::Status RankCompute::Restore(const TensorFile& model, const TensorFile& optimizer,
                                   uint64_t optimizer_steps) {
-  const auto size = static_cast<size_t>(model_->values().size());
+  const kernels::DeviceBuffer trainable = model_->store()->trainable_values();
+  const int64_t begin = model_->store()->trainable_begin();
+  const auto size = static_cast<size_t>(trainable.size());
   std::vector<float> values(size, 0.0f);
   model::AdamWState state;
   state.step = static_cast<int64_t>(optimizer_steps);
   state.m.assign(size, 0.0f);
   state.v.assign(size, 0.0f);
   for (const model::Parameter& parameter : model_->parameters()) {
+    if (!parameter.trainable()) continue;
     const auto place = [&](const TensorFile& file, const std::string& name,
                            std::vector<float>& arena) -> absl::Status {
       SB_ASSIGN_OR_RETURN(const std::span<const float> data, file.Get(name, parameter.shape));
-      std::copy(data.begin(), data.end(), arena.begin() + parameter.arena_offset);
+      std::copy(data.begin(), data.end(), arena.begin() + (parameter.arena_offset - begin));
       return absl::OkStatus();
     };
     SB_RETURN_IF_ERROR(place(model, parameter.name, values));
     SB_RETURN_IF_ERROR(place(optimizer, parameter.name + ".m", state.m));
     SB_RETURN_IF_ERROR(place(optimizer, parameter.name + ".v", state.v));
   }
-  SB_RETURN_IF_ERROR(backend_->CopyToDevice(values, model_->values()));
+  SB_RETURN_IF_ERROR(backend_->CopyToDevice(values, trainable));
   return optimizer_->ImportState(state);
 }
 
@@ -253,24 +274,70 @@ absl::Status RankCompute::InitFrom(const std::string& folder) {
   return weights.Load(backend_.get(), model_->store());
 }
 
+absl::Status RankCompute::InitAdaptersFrom(const std::string& folder) {
+  SB_ASSIGN_OR_RETURN(
+      const model_io::HfWeights weights,
+      model_io::HfWeights::OpenFile(absl::StrCat(folder, "/", model_io::kAdapterWeightsFile)));
+  SB_ASSIGN_OR_RETURN(const model_io::TensorSource adapters,
+                      model_io::AdapterSourceOf(weights, options_.model, model_io::kPeftPrefix));
+  return model_io::LoadAdapters(adapters, backend_.get(), model_->store());
+}
+
 absl::Status RankCompute::Export(const std::string& folder, model_io::ElementType type) {
   SB_RETURN_IF_ERROR(backend_->Synchronize());
+  const model::ParameterStore& store = *model_->store();
+  if (options_.model.lora.enabled()) {
+    return model_io::SaveAdapter(folder, {options_.model.lora, AbsolutePath(options_.init_from)},
+                                 model_io::SourceOf(backend_.get(), store.adapter_parameters()),
+                                 type);
+  }
   return model_io::SaveModel(folder, options_.model,
-                             model_io::SourceOf(backend_.get(), *model_->store()), {.type = type});
+                             model_io::SourceOf(backend_.get(), store.base_parameters()),
+                             {.type = type});
 }
 
 absl::StatusOr<uint64_t> RankCompute::ModelFingerprint() {
-  uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a, over words
-  std::vector<float> values;
-  for (const model::Parameter& parameter : model_->parameters()) {
-    values.resize(static_cast<size_t>(parameter.value.size()));
-    SB_RETURN_IF_ERROR(
-        backend_->CopyToHost(kernels::ConstDeviceBuffer(parameter.value), values.data()));
-    for (const float value : values) {
-      hash = (hash ^ std::bit_cast<uint32_t>(value)) * 0x100000001B3u;
-    }
+  return model_io::Fingerprint(model_io::SourceOf(backend_.get(), model_->parameters()));
+}
+
+absl::StatusOr<uint64_t> RankCompute::BaseFingerprint() {
+  return model_io::Fingerprint(
+      model_io::SourceOf(backend_.get(), model_->store()->base_parameters()));
+}
+
+absl::StatusOr<std::string> RankCompute::DescribeTraining() const {
+  const model::ParameterStore& store = *model_->store();
+  SB_ASSIGN_OR_RETURN(const std::vector<float> decays,
+                      model::WeightDecays(AdamWOptionsOf(options_), store));
+  struct Total {
+    int64_t tensors = 0, elements = 0;
+  };
+  std::map<float, Total, std::greater<>> by_decay;
+  int64_t all = 0;
+  int64_t trained = 0;
+  for (size_t i = 0; i < decays.size(); ++i) {
+    const model::Parameter& parameter = store.parameters()[i];
+    all += parameter.value.size();
+    if (!parameter.trainable()) continue;
+    trained += parameter.value.size();
+    Total& total = by_decay[decays[i]];
+    total.tensors += 1;
+    total.elements += parameter.value.size();
   }
-  return hash;
+  std::string out = absl::StrCat("training ", trained);
+  const model::LoraConfig& lora = options_.model.lora;
+  if (lora.enabled()) {
+    absl::StrAppend(&out, " parameters in adapters of rank ", lora.rank, " on ",
+                    model::ProjectionsText(lora.targets), "; the ", all - trained,
+                    " of the model are frozen");
+  } else {
+    absl::StrAppend(&out, " parameters");
+  }
+  for (const auto& [decay, total] : by_decay) {
+    absl::StrAppend(&out, by_decay.begin()->first == decay ? "; weight decay " : ", ", decay,
+                    " on ", total.tensors, total.tensors == 1 ? " tensor" : " tensors");
+  }
+  return out;
 }
 
 absl::StatusOr<RankCompute::Timing> RankCompute::Measure(uint64_t tokens, uint32_t budget_blocks) {
@@ -284,6 +351,7 @@ absl::StatusOr<RankCompute::Timing> RankCompute::Measure(uint64_t tokens, uint32
   batch.loss_weights.assign(tokens, 1.0f);
   batch.cu_seqlens = {0, static_cast<int64_t>(tokens)};
   batch.budgets = {static_cast<int32_t>(budget_blocks)};
+  if (options_.model.Drops()) batch.dropout_keys = {0};
   batch.base_budgets = batch.budgets;  // the guard leaves the budget as it is
   SB_RETURN_IF_ERROR(model_->ZeroGrads());
   SB_ASSIGN_OR_RETURN(const model::MicroBatchReport report,

@@ -28,10 +28,11 @@ class RankCompute {
                                                              const data::IndexedDataset* dataset);
 
   // Runs the micro-batches in the plan's order on zeroed gradients of
-  // (sum of losses) / global_supervised_tokens. Adds what was measured to `telemetry`
+  // (sum of losses) / global_supervised_tokens. The step and a sequence's id choose what dropout
+  // drops of it. Adds what was measured to `telemetry`
   // (micro-batches, loss, tokens) and `stats`. `audit`: measures attention mass too.
-  absl::Status Run(const v1::RankPlan& plan, uint64_t global_supervised_tokens, bool audit,
-                   v1::RankTelemetry& telemetry, RankStepStats& stats);
+  absl::Status Run(const v1::RankPlan& plan, uint64_t step, uint64_t global_supervised_tokens,
+                   bool audit, v1::RankTelemetry& telemetry, RankStepStats& stats);
 
   // All gradients in host memory, for the communicator to reduce in place. On a device that the
   // host cannot reach this is a copy, which GradientNorm() writes back.
@@ -40,7 +41,8 @@ class RankCompute {
   absl::StatusOr<double> GradientNorm();
   absl::Status Update(double learning_rate, double gradient_scale);
 
-  // For a checkpoint; the views live until the next call of either.
+  // For a checkpoint: what is trained, the adapters alone where there are some. The views live
+  // until the next call of either.
   absl::StatusOr<std::vector<TensorView>> ModelTensors();
   absl::StatusOr<std::vector<TensorView>> OptimizerTensors();
   absl::Status Restore(const TensorFile& model, const TensorFile& optimizer,
@@ -48,10 +50,15 @@ class RankCompute {
   // The parameters of a Hugging Face folder. NOT_FOUND or INVALID_ARGUMENT naming a tensor that is
   // missing, misshapen or not of this model.
   absl::Status InitFrom(const std::string& folder);
-  // Writes the model there; the optimizer's state is not part of it.
+  // The adapters of a PEFT folder; errors alike.
+  absl::Status InitAdaptersFrom(const std::string& folder);
+  // Writes the model there, or its adapters; the optimizer's state is not part of it.
   absl::Status Export(const std::string& folder, model_io::ElementType type);
-  // The same on ranks that hold the same parameters bit by bit.
+  // The same where parameters are the same bit by bit: all, and those under the adapters.
   absl::StatusOr<uint64_t> ModelFingerprint();
+  absl::StatusOr<uint64_t> BaseFingerprint();
+  // What is trained and how it decays, for the log.
+  absl::StatusOr<std::string> DescribeTraining() const;
   uint64_t optimizer_steps() const { return static_cast<uint64_t>(optimizer_->step()); }
 
   struct Timing {
@@ -67,8 +74,9 @@ class RankCompute {
   RankCompute(const TrainOptions& options, const data::IndexedDataset* dataset)
       : options_(options), dataset_(dataset) {}
 
-  absl::StatusOr<model::MicroBatch> BuildMicroBatch(const v1::MicroBatch& planned) const;
-  // Views of one named tensor a parameter in a host copy of an arena.
+  absl::StatusOr<model::MicroBatch> BuildMicroBatch(const v1::MicroBatch& planned,
+                                                    uint64_t step) const;
+  // Views of one named tensor a trained parameter in a host copy of its arena.
   std::vector<TensorView> Views(const std::vector<float>& arena, const std::string& suffix) const;
 
   const TrainOptions options_;

@@ -10,7 +10,6 @@
 #include "coordinator/planner/planner.h"
 #include "kernels/status_macros.h"
 #include "worker/data/indexed_dataset.h"
-#include "worker/model/adamw.h"
 
 namespace sparsebalance {
 namespace {
@@ -43,7 +42,14 @@ std::string ModelClass(const model::ModelConfig& config) {
 }
 
 std::string ProfileClass(const model::ModelConfig& config) {
-  return ModelClass(config) + (config.activation_checkpointing ? " checkpointed" : "");
+  std::string out = ModelClass(config);
+  if (config.activation_checkpointing) out += " checkpointed";
+  if (config.lora.enabled()) {
+    absl::StrAppend(&out, " lora ", config.lora.rank, " ",
+                    model::ProjectionsText(config.lora.targets));
+  }
+  if (config.Drops()) out += " dropout";
+  return out;
 }
 
 model::LearningRateSchedule ScheduleOf(const TrainOptions& options) {
@@ -88,6 +94,10 @@ absl::Status ValidateTrainOptions(const TrainOptions& options,
   }
   SB_RETURN_IF_ERROR(planner::ValidateSettings(options.plan));
   SB_RETURN_IF_ERROR(options.model.Validate());
+  if (options.model.lora.enabled() && options.init_from.empty()) {
+    return absl::InvalidArgumentError(
+        "adapters are trained on top of a model that is there: give its folder in --init-from");
+  }
   SB_RETURN_IF_ERROR(ScheduleOf(options).Validate());
   const auto& metadata = dataset.metadata();
   if (metadata.has_value() && metadata->vocabulary_size > options.model.vocab_size) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "sparsebalance/v1/coordinator.pb.h"
+#include "worker/model/adamw.h"
 #include "worker/model/config.h"
 #include "worker/model/schedule.h"
 #include "worker/model_io/tensor_info.h"
@@ -27,7 +28,8 @@ struct OptimizerOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double weight_decay = 0.1;   // matrices only
+  double weight_decay = 0.1;  // of matrices
+  std::vector<model::WeightDecayGroup> weight_decay_groups;
   double gradient_clip = 1.0;  // of the global norm; 0: off
 };
 
@@ -63,10 +65,13 @@ struct TrainOptions {
   int audit_queries = 16;
 
   // Folder of a Hugging Face model whose parameters training starts from; `model` is its shape.
-  // Empty: parameters are drawn by `seed`. A checkpoint that is resumed wins.
+  // Empty: parameters are drawn by `seed`. A checkpoint that is resumed wins; one of adapters holds
+  // nothing else, so that what they adapt is read from here again.
   std::string init_from;
-  // Folder that gets the trained model in Hugging Face form once all steps are done; empty: none.
-  // Training is in float32, so another type rounds.
+  // Folder of a PEFT adapter whose values the model's adapters start from; empty: as no change.
+  std::string lora_init_from;
+  // Folder that gets the trained model in Hugging Face form once all steps are done, or the trained
+  // adapters in PEFT's; empty: none. Training is in float32, so another type rounds.
   std::string export_dir;
   model_io::ElementType export_type = model_io::ElementType::kF32;
 

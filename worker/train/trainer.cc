@@ -14,6 +14,7 @@
 #include "kernels/status_macros.h"
 #include "worker/client/plan_agreement.h"
 #include "worker/model/adamw.h"
+#include "worker/train/file_util.h"
 
 namespace sparsebalance {
 namespace {
@@ -50,6 +51,12 @@ absl::Status CheckSameModel(RankCompute& compute, Communicator& comm) {
       "model in --init-from");
 }
 
+std::string LoraText(const model::LoraConfig& lora) {
+  if (!lora.enabled()) return "all parameters";
+  return absl::StrCat("adapters of rank ", lora.rank, ", alpha ", lora.alpha, ", on ",
+                      model::ProjectionsText(lora.targets));
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainOptions& options, TrainerDependencies dependencies,
@@ -64,42 +71,73 @@ Trainer::Trainer(const TrainOptions& options, TrainerDependencies dependencies,
   }
 }
 
+absl::Status Trainer::Initialize(const TrainOptions& options, const data::IndexedDataset& dataset,
+                                 const Checkpoint* checkpoint, RankCompute& compute) {
+  const bool adapters = options.model.lora.enabled();
+  if (checkpoint == nullptr) {
+    if (!options.init_from.empty()) SB_RETURN_IF_ERROR(compute.InitFrom(options.init_from));
+    if (!options.lora_init_from.empty()) {
+      SB_RETURN_IF_ERROR(compute.InitAdaptersFrom(options.lora_init_from));
+    }
+    return absl::OkStatus();
+  }
+  const TrainPosition& position = checkpoint->position;
+  const auto refuse = [&](const std::string& what, const std::string& there,
+                          const std::string& here) {
+    return absl::InvalidArgumentError(absl::StrCat("checkpoint ", checkpoint->folder,
+                                                   " was made with another ", what, " (", there,
+                                                   " there, ", here, " here)"));
+  };
+  if (position.dataset_fingerprint != dataset.fingerprint()) {
+    return refuse("data set", absl::StrCat(absl::Hex(position.dataset_fingerprint)),
+                  absl::StrCat(absl::Hex(dataset.fingerprint())));
+  }
+  if (position.model_class != ModelClass(options.model)) {
+    return refuse("model", position.model_class, ModelClass(options.model));
+  }
+  if (position.model.has_value() && position.model->rope_theta != options.model.rope_theta) {
+    return refuse("rope_theta", absl::StrCat(position.model->rope_theta),
+                  absl::StrCat(options.model.rope_theta));
+  }
+  if (position.model.has_value() && position.model->rms_norm_eps != options.model.rms_norm_eps) {
+    return refuse("rms_norm_eps", absl::StrCat(position.model->rms_norm_eps),
+                  absl::StrCat(options.model.rms_norm_eps));
+  }
+  const std::string adapters_there =
+      LoraText(position.model.has_value() ? position.model->lora : model::LoraConfig());
+  if (adapters_there != LoraText(options.model.lora)) {
+    return refuse("set of trained parameters", adapters_there, LoraText(options.model.lora));
+  }
+  if (position.seed != options.seed) {
+    return refuse("seed", absl::StrCat(position.seed), absl::StrCat(options.seed));
+  }
+  if (adapters) {
+    SB_RETURN_IF_ERROR(compute.InitFrom(options.init_from));
+    SB_ASSIGN_OR_RETURN(const uint64_t fingerprint, compute.BaseFingerprint());
+    if (fingerprint != position.base_fingerprint) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the model in ", options.init_from, " (--init-from) is not the one that the adapters of ",
+          checkpoint->folder, " were trained on, which was in ", position.base_model));
+    }
+  }
+  return compute.Restore(checkpoint->model, checkpoint->optimizer, position.optimizer_steps);
+}
+
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& options,
                                                          TrainerDependencies dependencies,
                                                          const Checkpoint* checkpoint) {
   SB_ASSIGN_OR_RETURN(std::unique_ptr<RankCompute> compute,
                       RankCompute::Create(options, dependencies.dataset));
+  SB_RETURN_IF_ERROR(Initialize(options, *dependencies.dataset, checkpoint, *compute));
   TrainPosition position;
-  if (checkpoint != nullptr) {
-    position = checkpoint->position;
-    const auto refuse = [&](const std::string& what, const std::string& there,
-                            const std::string& here) {
-      return absl::InvalidArgumentError(absl::StrCat("checkpoint ", checkpoint->folder,
-                                                     " was made with another ", what, " (", there,
-                                                     " there, ", here, " here)"));
-    };
-    if (position.dataset_fingerprint != dependencies.dataset->fingerprint()) {
-      return refuse("data set", absl::StrCat(absl::Hex(position.dataset_fingerprint)),
-                    absl::StrCat(absl::Hex(dependencies.dataset->fingerprint())));
-    }
-    if (position.model_class != ModelClass(options.model)) {
-      return refuse("model", position.model_class, ModelClass(options.model));
-    }
-    if (position.model.has_value() && position.model->rope_theta != options.model.rope_theta) {
-      return refuse("rope_theta", absl::StrCat(position.model->rope_theta),
-                    absl::StrCat(options.model.rope_theta));
-    }
-    if (position.model.has_value() && position.model->rms_norm_eps != options.model.rms_norm_eps) {
-      return refuse("rms_norm_eps", absl::StrCat(position.model->rms_norm_eps),
-                    absl::StrCat(options.model.rms_norm_eps));
-    }
-    if (position.seed != options.seed) {
-      return refuse("seed", absl::StrCat(position.seed), absl::StrCat(options.seed));
-    }
-    SB_RETURN_IF_ERROR(
-        compute->Restore(checkpoint->model, checkpoint->optimizer, position.optimizer_steps));
-  } else if (!options.init_from.empty()) {
-    SB_RETURN_IF_ERROR(compute->InitFrom(options.init_from));
+  if (checkpoint != nullptr) position = checkpoint->position;
+  uint64_t base_fingerprint = 0;
+  if (options.model.lora.enabled()) {
+    SB_ASSIGN_OR_RETURN(base_fingerprint, compute->BaseFingerprint());
+  }
+  if (dependencies.comm->rank() == 0) {
+    SB_ASSIGN_OR_RETURN(const std::string what, compute->DescribeTraining());
+    dependencies.log(what);
   }
   SB_RETURN_IF_ERROR(CheckSameModel(*compute, *dependencies.comm));
   SB_ASSIGN_OR_RETURN(
@@ -110,6 +148,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& opt
                            .carried = position.carried}));
   std::unique_ptr<Trainer> trainer(
       new Trainer(options, std::move(dependencies), std::move(compute), std::move(batches)));
+  trainer->base_fingerprint_ = base_fingerprint;
   if (checkpoint != nullptr) {
     trainer->skipped_steps_ = position.skipped_steps;
     const std::string mine = absl::StrCat("coverage-rank-", trainer->rank_, ".bin");
@@ -255,7 +294,7 @@ absl::StatusOr<StepOutcome> Trainer::RunStep(bool stop_requested) {
   v1::RankTelemetry telemetry;
   telemetry.set_rank(rank_);
   telemetry.set_step(step);
-  SB_RETURN_IF_ERROR(compute_->Run(*FindRank(*chosen.plan, rank_),
+  SB_RETURN_IF_ERROR(compute_->Run(*FindRank(*chosen.plan, rank_), step,
                                    chosen.plan->global_supervised_tokens(), Audits(step), telemetry,
                                    stats));
   SB_RETURN_IF_ERROR(ReduceAndUpdate(stats));
@@ -334,6 +373,10 @@ TrainPosition Trainer::Position() const {
   position.dataset_fingerprint = dependencies_.dataset->fingerprint();
   position.model_class = ModelClass(options_.model);
   position.model = options_.model;
+  if (options_.model.lora.enabled()) {
+    position.base_model = AbsolutePath(options_.init_from);
+    position.base_fingerprint = base_fingerprint_;
+  }
   position.skipped_steps = skipped_steps_;
   return position;
 }

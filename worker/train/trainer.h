@@ -45,7 +45,8 @@ enum class StepOutcome { kTrained, kFinished, kStopped };
 class Trainer {
  public:
   // Builds the model and the batches, from `checkpoint` where there is one. Collective:
-  // FAILED_PRECONDITION where ranks do not begin with the same parameters.
+  // FAILED_PRECONDITION where ranks do not begin with the same parameters; INVALID_ARGUMENT for a
+  // checkpoint of another data set, model, seed or, of adapters, another model under them.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainOptions& options,
                                                          TrainerDependencies dependencies,
                                                          const Checkpoint* checkpoint);
@@ -84,6 +85,9 @@ class Trainer {
   absl::Status RecordPlan(const ChosenPlan& chosen, uint64_t step);
   void Report(const v1::GlobalBatch& batch, const ChosenPlan& chosen, v1::RankTelemetry telemetry,
               const RankStepStats& stats);
+  // Loads what training starts from, and refuses what does not belong together.
+  static absl::Status Initialize(const TrainOptions& options, const data::IndexedDataset& dataset,
+                                 const Checkpoint* checkpoint, RankCompute& compute);
   TrainPosition Position() const;
   bool Audits(uint64_t step) const {
     return options_.audit_every > 0 && step % options_.audit_every == 0;
@@ -99,6 +103,7 @@ class Trainer {
   std::optional<CheckpointStore> checkpoints_;
   std::vector<uint64_t> skipped_steps_;
   uint32_t skipped_in_a_row_ = 0;
+  uint64_t base_fingerprint_ = 0;  // of the model under adapters
   StepRecord record_;
 };
 

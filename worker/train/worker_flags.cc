@@ -204,7 +204,8 @@ void AddTrainingFlags(CLI::App& app, WorkerFlags& flags) {
   group->add_flag("--resume", train.resume, "go on from the newest checkpoint, if there is one");
   group->add_option(
       "--export", train.export_dir,
-      "folder that gets the trained model in Hugging Face form, at the end of the run");
+      "folder that gets the trained model in Hugging Face form at the end of the run, or "
+      "the adapters in PEFT's");
   group
       ->add_option("--export-dtype", flags.export_dtype,
                    "fp32, bf16 or fp16; training is in fp32, so only fp32 loses nothing")
@@ -282,6 +283,7 @@ void AddWorkerFlags(CLI::App& app, WorkerFlags& flags) {
   AddPlanFlags(app, flags);
   AddModelFlags(app, flags);
   AddTrainingFlags(app, flags);
+  flags.fine_tuning_flags.Add(*app.add_option_group("Fine-tuning"), train);
   AddMachineFlags(app, flags);
   AddEnvironmentNames(app);
 }
@@ -321,6 +323,7 @@ absl::Status FinishWorkerFlags(WorkerFlags& flags) {
       train.plan.set_block_tokens(static_cast<uint32_t>(train.model.block_tokens));
     }
   }
+  SB_RETURN_IF_ERROR(flags.fine_tuning_flags.Finish(train));
   if (train.model.head_dim == 0 && train.model.num_heads > 0) {
     train.model.head_dim = train.model.hidden_size / train.model.num_heads;
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "worker/train/fine_tuning_flags.h"
 #include "worker/train/model_flags.h"
 #include "worker/train/worker_node.h"
 
@@ -26,6 +27,7 @@ struct WorkerFlags {
   double start_timeout_s = 0;
   std::string export_dtype = "fp32";
   ModelFlags model_flags;
+  FineTuningFlags fine_tuning_flags;
   CLI::Option* block_tokens = nullptr;
 };
 

@@ -27,10 +27,8 @@ struct EvalFlags {
   bool recall = false;
   RecallFlags recall_flags;
   uint64_t recall_sequences = 256;
-  int block_tokens = 0;
   std::string budget = "8";
-  std::string backend = "auto";
-  int threads = 1;
+  eval::LoadOptions load = {.backend = "auto"};
   bool json = false;
   eval::EvalOptions options;
 };
@@ -38,15 +36,17 @@ struct EvalFlags {
 void AddFlags(CLI::App& app, EvalFlags& flags) {
   flags.recall_flags.task.seed = 1000003;  // not the one that recall-data writes by default
   app.add_option("model", flags.model,
-                 "a checkpoint (DIR/step-N), a folder of them (the newest is taken), or a Hugging "
-                 "Face folder")
+                 "a checkpoint (DIR/step-N), a folder of them (the newest is taken), or a folder "
+                 "of a Hugging Face model or PEFT adapter")
       ->required();
+  app.add_option("--base", flags.load.base_model,
+                 "folder of the model that adapters are for; empty: the one that they name");
   app.add_option("--dataset", flags.dataset, "prefix of a packed data set: perplexity by length");
   app.add_flag("--recall", flags.recall, "the built-in recall task: accuracy by distance");
   app.add_option("--budget", flags.budget,
                  "blocks a query attends to, its own included, or `dense`")
       ->capture_default_str();
-  app.add_option("--block-tokens", flags.block_tokens,
+  app.add_option("--block-tokens", flags.load.block_tokens,
                  "tokens in a block of attention; 0: as the model states")
       ->capture_default_str();
   app.add_option("--length-edges", flags.options.length_edges, "where buckets by length begin")
@@ -60,8 +60,8 @@ void AddFlags(CLI::App& app, EvalFlags& flags) {
   app.add_option("--max-tokens-per-micro-batch", flags.options.max_tokens_per_micro_batch,
                  "tokens in a forward pass")
       ->capture_default_str();
-  app.add_option("--backend", flags.backend, "auto, cpu or cuda")->capture_default_str();
-  app.add_option("--threads", flags.threads, "CPU threads")
+  app.add_option("--backend", flags.load.backend, "auto, cpu or cuda")->capture_default_str();
+  app.add_option("--threads", flags.load.threads, "CPU threads")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_flag("--json", flags.json, "JSON instead of tables");
@@ -101,9 +101,7 @@ absl::Status Run(EvalFlags& flags) {
   if (!flags.dataset.empty()) {
     SB_ASSIGN_OR_RETURN(dataset, data::IndexedDataset::Open(flags.dataset));
   }
-  SB_ASSIGN_OR_RETURN(
-      const eval::LoadedModel loaded,
-      eval::LoadModel(flags.model, flags.block_tokens, flags.backend, flags.threads));
+  SB_ASSIGN_OR_RETURN(const eval::LoadedModel loaded, eval::LoadModel(flags.model, flags.load));
   const int block_tokens = loaded.model->config().block_tokens;
   flags.recall_flags.task.block_tokens = block_tokens;
   if (flags.recall) SB_RETURN_IF_ERROR(FinishRecallFlags(flags.recall_flags));

@@ -51,6 +51,7 @@ Totals Count(const model_io::HfWeights& weights) {
 std::string Problem(const ModelOnDisk& model) {
   if (model.form == ModelForm::kFile) return "";
   if (!model.config.ok()) return std::string(model.config.status().message());
+  if (model.adapter.has_value()) return std::string(AdaptersOf(model).status().message());
   const absl::Status status = model.weights.CheckFits(*model.config, [](const std::string&) {});
   return std::string(status.message());
 }
@@ -63,6 +64,10 @@ Json AsJson(const ModelOnDisk& model, const Totals& totals) {
     json["config"] = Json::parse(model_io::FormatHfConfig(
         *model.config,
         totals.rows.empty() ? model_io::ElementType::kF32 : totals.rows.front().tensor->type));
+  }
+  if (model.adapter.has_value()) {
+    json["adapter"] =
+        Json::parse(model_io::FormatAdapterConfig(*model.adapter), nullptr, /*exceptions=*/false);
   }
   if (model.manifest.has_value()) json["next_step"] = model.manifest->position.next_step;
   if (const std::string problem = Problem(model); !problem.empty()) json["problem"] = problem;
@@ -96,6 +101,14 @@ std::string AsTable(const ModelOnDisk& model, const Totals& totals) {
   std::string out;
   absl::StrAppendFormat(&out, "%s, a %s\n", model.path, std::string(ModelFormName(model.form)));
   if (model.config.ok()) AppendConfig(*model.config, out);
+  if (model.adapter.has_value()) {
+    const model::LoraConfig& lora = model.adapter->lora;
+    absl::StrAppendFormat(&out, "adapters      rank %d, alpha %g, on %s\n", lora.rank, lora.alpha,
+                          model::ProjectionsText(lora.targets));
+    absl::StrAppendFormat(
+        &out, "base model    %s\n",
+        model.adapter->base_model.empty() ? "not named" : model.adapter->base_model);
+  }
   if (model.manifest.has_value()) {
     absl::StrAppendFormat(&out, "next step     %d\n", model.manifest->position.next_step);
   }
@@ -149,7 +162,8 @@ int RunInspectVerb(int argc, char** argv) {
   std::string path;
   bool json = false;
   app.add_option("path", path,
-                 "Hugging Face folder, checkpoint folder (DIR/step-XXXXXXXX) or safetensors file")
+                 "folder of a Hugging Face model or PEFT adapter, checkpoint folder "
+                 "(DIR/step-XXXXXXXX) or safetensors file")
       ->required();
   app.add_flag("--json", json, "as JSON instead of a table");
   return RunVerb(app, argc, argv, [&] { return Inspect(path, json); });

@@ -12,6 +12,8 @@ std::string_view ModelFormName(ModelForm form) {
   switch (form) {
     case ModelForm::kHuggingFace:
       return "Hugging Face folder";
+    case ModelForm::kAdapter:
+      return "PEFT adapter";
     case ModelForm::kCheckpoint:
       return "checkpoint";
     case ModelForm::kFile:
@@ -20,7 +22,7 @@ std::string_view ModelFormName(ModelForm form) {
   return "safetensors file";
 }
 
-absl::StatusOr<ModelOnDisk> OpenModelOnDisk(const std::string& path) {
+absl::StatusOr<ModelOnDisk> OpenModelOnDisk(const std::string& path, const std::string& base) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
     return absl::NotFoundError(absl::StrCat(path, ": no such file or folder"));
@@ -38,6 +40,9 @@ absl::StatusOr<ModelOnDisk> OpenModelOnDisk(const std::string& path) {
         out.weights, model_io::HfWeights::OpenFile(absl::StrCat(path, "/", kCheckpointModelFile)));
     if (out.manifest->position.model.has_value()) {
       out.config = *out.manifest->position.model;
+      if (out.config->lora.enabled()) {
+        out.adapter = {out.config->lora, base.empty() ? out.manifest->position.base_model : base};
+      }
     } else {
       out.config = absl::FailedPreconditionError(absl::StrCat(
           "checkpoint ", path, " was written by a version that did not state the model's shape ",
@@ -46,16 +51,40 @@ absl::StatusOr<ModelOnDisk> OpenModelOnDisk(const std::string& path) {
     }
     return out;
   }
+  if (model_io::IsAdapterFolder(path)) {
+    out.form = ModelForm::kAdapter;
+    SB_ASSIGN_OR_RETURN(out.adapter, model_io::ReadAdapterConfig(path));
+    SB_ASSIGN_OR_RETURN(out.weights, model_io::HfWeights::OpenFile(
+                                         absl::StrCat(path, "/", model_io::kAdapterWeightsFile)));
+    const auto folder = model_io::BaseFolder(path, out.adapter->base_model, base);
+    if (!folder.ok()) {
+      out.config = folder.status();
+      return out;
+    }
+    out.adapter->base_model = *folder;
+    out.config = model_io::ReadHfConfig(*folder);
+    if (out.config.ok()) out.config->lora = out.adapter->lora;
+    return out;
+  }
   if (!std::filesystem::exists(absl::StrCat(path, "/", model_io::kConfigFile), error)) {
-    return absl::NotFoundError(absl::StrCat(path, " is no model: it has neither ",
-                                            model_io::kConfigFile, " (a Hugging Face folder) nor ",
-                                            kCheckpointManifestFile,
-                                            " (a checkpoint, DIR/step-XXXXXXXX)"));
+    return absl::NotFoundError(absl::StrCat(
+        path, " is no model: it has neither ", model_io::kConfigFile, " (a Hugging Face folder), ",
+        model_io::kAdapterConfigFile, " (a PEFT adapter), nor ", kCheckpointManifestFile,
+        " (a checkpoint, DIR/step-XXXXXXXX)"));
   }
   out.form = ModelForm::kHuggingFace;
   out.config = model_io::ReadHfConfig(path);
   SB_ASSIGN_OR_RETURN(out.weights, model_io::HfWeights::Open(path));
   return out;
+}
+
+absl::StatusOr<model_io::TensorSource> AdaptersOf(const ModelOnDisk& model) {
+  if (!model.adapter.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(model.path, " has no adapters"));
+  }
+  if (!model.config.ok()) return model.config.status();
+  return model_io::AdapterSourceOf(model.weights, *model.config,
+                                   model.form == ModelForm::kAdapter ? model_io::kPeftPrefix : "");
 }
 
 }  // namespace sparsebalance

@@ -20,6 +20,22 @@ namespace sparsebalance::e2e {
 using testing_support::ChildProcess;
 using testing_support::Program;
 
+// A program that has ended.
+struct Ran {
+  int code;
+  std::string output;
+};
+inline Ran RunProgram(const std::vector<std::string>& argv) {
+  ChildProcess child(argv);
+  const int code = child.Wait();
+  return {code, child.Output()};
+}
+// sparsebalance-worker with these arguments.
+inline Ran Verb(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), Program("sparsebalance-worker"));
+  return RunProgram(arguments);
+}
+
 class Cluster {
  public:
   // Packs `documents` texts of between `shortest` and `longest` bytes.

@@ -20,22 +20,6 @@ using ::testing::HasSubstr;
 
 constexpr int kUsage = 2;
 
-struct Ran {
-  int code;
-  std::string output;
-};
-
-Ran RunProgram(const std::vector<std::string>& argv) {
-  ChildProcess child(argv);
-  const int code = child.Wait();
-  return {code, child.Output()};
-}
-
-Ran Verb(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), Program("sparsebalance-worker"));
-  return RunProgram(arguments);
-}
-
 class HuggingFaceTest : public ::testing::Test {
  protected:
   // Trains a model once, standalone, with a checkpoint and an export.

@@ -54,6 +54,15 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--global-batch-size", options.global_batch_size, "sequences a step")
       ->capture_default_str();
+  app.add_option("--lengths", options.task.lengths,
+                 "tokens of a sequence, drawn evenly; repeat one to have more of it")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--block-tokens", options.task.block_tokens, "tokens in a block of attention")
+      ->capture_default_str();
+  app.add_option("--max-tokens-per-micro-batch", options.max_tokens_per_micro_batch,
+                 "cap of a micro-batch")
+      ->capture_default_str();
   app.add_option("--held-out-sequences", options.held_out_sequences, "that are asked")
       ->capture_default_str();
   app.add_option("--values", options.task.values, "different values of the task")

@@ -65,6 +65,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--held-out-sequences", options.held_out_sequences, "that are asked")
       ->capture_default_str();
+  app.add_option("--keys", options.task.keys, "different keys of the task; one a block is needed")
+      ->capture_default_str();
   app.add_option("--values", options.task.values, "different values of the task")
       ->capture_default_str();
   app.add_flag("!--planner-sees-wall-time", options.planner_sees_cpu_time,

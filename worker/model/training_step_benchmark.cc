@@ -29,6 +29,7 @@ void TrainingStep(benchmark::State& state, const ModelConfig& config, int32_t bu
   batch.cu_seqlens = {0, tokens};
   batch.budgets = {budget};
   batch.base_budgets = {budget};
+  if (config.Drops()) batch.dropout_keys = {1};
   double pairs = 0;
   double forward = 0;
   while (state.KeepRunning()) {
@@ -44,6 +45,7 @@ void TrainingStep(benchmark::State& state, const ModelConfig& config, int32_t bu
   state.counters["tokens"] = benchmark::Counter(static_cast<double>(tokens),
                                                 benchmark::Counter::kIsIterationInvariantRate);
   state.counters["forward_share"] = forward;
+  state.counters["trained"] = static_cast<double>(model->grads().size());
   state.counters["peak_MiB"] = static_cast<double>(backend->memory().peak_bytes) / 1048576.0;
 }
 
@@ -51,16 +53,34 @@ void TrainingStep(benchmark::State& state, const ModelConfig& config, int32_t bu
 void Width128(benchmark::State& state) { TrainingStep(state, ModelConfig(), 8); }
 
 // 4 layers of width 256, blocks of 128.
-void Width256(benchmark::State& state) {
+ModelConfig Wide() {
   ModelConfig config;
   config.hidden_size = 256;
   config.intermediate_size = 704;
   config.block_tokens = 128;
+  return config;
+}
+void Width256(benchmark::State& state) { TrainingStep(state, Wide(), 8); }
+
+// The same with adapters of rank 16 on every projection, which alone are trained.
+void Width256Adapters(benchmark::State& state) {
+  ModelConfig config = Wide();
+  config.lora.rank = 16;
+  config.lora.targets.set();
+  TrainingStep(state, config, 8);
+}
+
+// And with everything trained, under dropout.
+void Width256Dropout(benchmark::State& state) {
+  ModelConfig config = Wide();
+  config.dropout = 0.1F;
   TrainingStep(state, config, 8);
 }
 
 BENCHMARK(Width128)->RangeMultiplier(4)->Range(512, 8192)->Unit(benchmark::kMillisecond);
 BENCHMARK(Width256)->RangeMultiplier(2)->Range(2048, 8192)->Unit(benchmark::kMillisecond);
+BENCHMARK(Width256Adapters)->Arg(8192)->Unit(benchmark::kMillisecond);
+BENCHMARK(Width256Dropout)->Arg(8192)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace sparsebalance::model

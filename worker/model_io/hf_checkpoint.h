@@ -70,6 +70,8 @@ struct SaveOptions {
   // Files of weights are cut at this size, and an index is written. A larger tensor has a file of
   // its own.
   uint64_t max_shard_bytes = 5'000'000'000;
+  // Folder of a published model whose tokenizer and generation settings are copied; empty: none.
+  std::string companions_from;
 };
 
 // From memory: parameters of a store. They and the backend outlive the source.
@@ -79,8 +81,9 @@ TensorSource SourceOf(kernels::Backend* backend, std::span<const model::Paramete
 absl::StatusOr<TensorSource> SourceOf(const HfWeights& weights, const model::ModelConfig& config);
 
 // Whether SaveModel may write there: it is not there yet, or it is a folder that holds nothing but
-// files that SaveModel writes. INVALID_ARGUMENT naming what stands in the way.
-absl::Status CheckSaveFolder(const std::string& folder);
+// files that SaveModel writes; of a tokenizer's, those that it would copy. INVALID_ARGUMENT naming
+// what stands in the way.
+absl::Status CheckSaveFolder(const std::string& folder, const std::string& companions_from = "");
 
 // Writes the folder aside and puts it in place once it is whole, instead of a model that was there.
 // RESOURCE_EXHAUSTED with the path where the disk is full; the old model is then untouched.

@@ -348,5 +348,26 @@ TEST_F(HfFolderTest, AFullDiskIsResourceExhaustedAndNamesTheFile) {
   EXPECT_THAT(Names(folder_ / "disk"), IsEmpty());
 }
 
+TEST_F(HfFolderTest, TokenizerFilesGoWithTheModelAndOthersAreNotReplaced) {
+  const ModelConfig config = Untied();
+  const std::string from = Save(config);
+  data_testing::WriteFile(from + "/tokenizer.json", "{}");
+  data_testing::WriteFile(from + "/merges.txt", "a b");
+  data_testing::WriteFile(from + "/notes.txt", "not for others");
+  const SaveOptions with = {.companions_from = from};
+  const std::string to = Save(config, with, "copy");
+  EXPECT_EQ(data_testing::ReadFile(to + "/tokenizer.json"), "{}");
+  EXPECT_EQ(data_testing::ReadFile(to + "/merges.txt"), "a b");
+  EXPECT_FALSE(std::filesystem::exists(to + "/notes.txt"));
+  // Again, with what was copied in its place.
+  EXPECT_TRUE(CheckSaveFolder(to, from).ok());
+  EXPECT_EQ(Save(config, with, "copy"), to);
+  EXPECT_EQ(data_testing::ReadFile(to + "/merges.txt"), "a b");
+  // A tokenizer that would be lost stands in the way.
+  data_testing::WriteFile(to + "/vocab.json", "{}");
+  EXPECT_THAT(std::string(CheckSaveFolder(to, from).message()), HasSubstr("vocab.json"));
+  EXPECT_THAT(std::string(CheckSaveFolder(to).message()), HasSubstr("is not part of"));
+}
+
 }  // namespace
 }  // namespace sparsebalance::model_io

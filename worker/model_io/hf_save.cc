@@ -1,10 +1,14 @@
 // Writing: SaveModel and its sources.
-#include <utility>
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "worker/data/file_io.h"
 #include "worker/model_io/hf_checkpoint.h"
 #include "worker/model_io/hf_config.h"
 #include "worker/model_io/save_folder.h"
@@ -28,10 +32,34 @@ std::vector<std::vector<TensorInfo>> CutIntoShards(const std::vector<TensorInfo>
   return shards;
 }
 
+// What stands beside the weights of a published model and is needed to use it.
+constexpr std::string_view kCompanions[] = {
+    "tokenizer.json",     "tokenizer_config.json",   "vocab.json",
+    "merges.txt",         "special_tokens_map.json", "added_tokens.json",
+    "chat_template.json", "chat_template.jinja",     "generation_config.json"};
+
+bool Exists(const std::string& folder, std::string_view name) {
+  std::error_code error;
+  return std::filesystem::exists(absl::StrCat(folder, "/", std::string(name)), error);
+}
+
+absl::Status CopyCompanions(const std::string& from, const std::string& to) {
+  for (const std::string_view name : kCompanions) {
+    if (!Exists(from, name)) continue;
+    SB_ASSIGN_OR_RETURN(const data::MappedFile file,
+                        data::MappedFile::Open(absl::StrCat(from, "/", std::string(name))));
+    SB_RETURN_IF_ERROR(WriteText(
+        absl::StrCat(to, "/", std::string(name)),
+        std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size())));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteFiles(const std::string& folder, const model::ModelConfig& config,
                         const std::vector<TensorInfo>& tensors, const TensorSource& source,
-                        uint64_t max_shard_bytes) {
-  const std::vector<std::vector<TensorInfo>> shards = CutIntoShards(tensors, max_shard_bytes);
+                        const SaveOptions& options) {
+  const std::vector<std::vector<TensorInfo>> shards =
+      CutIntoShards(tensors, options.max_shard_bytes);
   if (shards.size() == 1) {
     SB_RETURN_IF_ERROR(
         WriteTensors(absl::StrCat(folder, "/", kWeightsFile), shards.front(), source));
@@ -47,6 +75,9 @@ absl::Status WriteFiles(const std::string& folder, const model::ModelConfig& con
       for (const TensorInfo& tensor : shards[s]) index["weight_map"][tensor.name] = name;
     }
     SB_RETURN_IF_ERROR(WriteText(absl::StrCat(folder, "/", kIndexFile), index.dump(2) + "\n"));
+  }
+  if (!options.companions_from.empty()) {
+    SB_RETURN_IF_ERROR(CopyCompanions(options.companions_from, folder));
   }
   const ElementType type = tensors.empty() ? ElementType::kF32 : tensors.front().type;
   const std::string config_path = absl::StrCat(folder, "/", kConfigFile);
@@ -92,16 +123,21 @@ absl::StatusOr<TensorSource> SourceOf(const HfWeights& weights, const model::Mod
   return source;
 }
 
-absl::Status CheckSaveFolder(const std::string& folder) {
-  return CheckReplaceable(folder, IsModelFile, "an exported model");
+absl::Status CheckSaveFolder(const std::string& folder, const std::string& companions_from) {
+  const auto is_ours = [&](const std::string& name) {
+    return IsModelFile(name) || (!companions_from.empty() && Exists(companions_from, name) &&
+                                 std::find(std::begin(kCompanions), std::end(kCompanions), name) !=
+                                     std::end(kCompanions));
+  };
+  return CheckReplaceable(folder, is_ours, "an exported model");
 }
 
 absl::Status SaveModel(const std::string& folder, const model::ModelConfig& config,
                        const TensorSource& source, const SaveOptions& options) {
-  SB_RETURN_IF_ERROR(CheckSaveFolder(folder));
+  SB_RETURN_IF_ERROR(CheckSaveFolder(folder, options.companions_from));
   const std::vector<TensorInfo> tensors = InType(source.tensors, options.type);
   return ReplaceFolder(folder, [&](const std::string& partial) {
-    return WriteFiles(partial, config, tensors, source, options.max_shard_bytes);
+    return WriteFiles(partial, config, tensors, source, options);
   });
 }
 

@@ -79,8 +79,9 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(const WorkerNodeOptions& 
     SB_RETURN_IF_ERROR(weights.CheckFits(train.model, options.log));
   }
   if (!train.export_dir.empty()) {
-    if (absl::Status status = adapters ? model_io::CheckAdapterFolder(train.export_dir)
-                                       : model_io::CheckSaveFolder(train.export_dir);
+    if (absl::Status status = adapters
+                                  ? model_io::CheckAdapterFolder(train.export_dir)
+                                  : model_io::CheckSaveFolder(train.export_dir, train.init_from);
         !status.ok()) {
       return absl::Status(status.code(), absl::StrCat("--export: ", status.message()));
     }

@@ -293,7 +293,7 @@ absl::Status RankCompute::Export(const std::string& folder, model_io::ElementTyp
   }
   return model_io::SaveModel(folder, options_.model,
                              model_io::SourceOf(backend_.get(), store.base_parameters()),
-                             {.type = type});
+                             {.type = type, .companions_from = options_.init_from});
 }
 
 absl::StatusOr<uint64_t> RankCompute::ModelFingerprint() {

@@ -110,8 +110,13 @@ absl::Status Convert(const ConvertFlags& flags) {
         absl::StrCat("--merge: ", flags.from, " is a whole model, there are no adapters"));
   }
   const bool as_adapter = from.adapter.has_value() && !flags.merge;
+  if (flags.merge) {
+    options.companions_from = from.adapter->base_model;
+  } else if (from.form == ModelForm::kHuggingFace) {
+    options.companions_from = flags.from;
+  }
   SB_RETURN_IF_ERROR(as_adapter ? model_io::CheckAdapterFolder(flags.to)
-                                : model_io::CheckSaveFolder(flags.to));
+                                : model_io::CheckSaveFolder(flags.to, options.companions_from));
   if (!from.config.ok()) return from.config.status();
   if (from.manifest.has_value()) SB_RETURN_IF_ERROR(CheckChecksum(*from.manifest, flags.from));
   if (as_adapter) {

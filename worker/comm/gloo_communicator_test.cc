@@ -19,9 +19,10 @@ using ::sparsebalance::comm_testing::RunRanks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// Long beside what a rank needs when other processes keep it from running.
 GlooOptions ShortTimeout() {
   GlooOptions options;
-  options.timeout = absl::Milliseconds(200);
+  options.timeout = absl::Milliseconds(1500);
   return options;
 }
 
@@ -142,7 +143,7 @@ TEST(GlooCommunicatorTest, EveryRankNamesTheOneThatHangs) {
     if (r == kHung) continue;
     EXPECT_EQ(statuses[r].code(), absl::StatusCode::kUnavailable) << statuses[r];
     EXPECT_THAT(std::string(statuses[r].message()),
-                AllOf(HasSubstr("lost rank 2"), HasSubstr("no progress within 200ms")));
+                AllOf(HasSubstr("lost rank 2"), HasSubstr("no progress within 1.5s")));
     EXPECT_EQ(static_cast<GlooCommunicator&>(*(*ranks)[r]).lost_rank(), kHung);
   }
   const absl::Status late = (*ranks)[kHung]->Barrier();

@@ -50,7 +50,7 @@ int Main(int argc, char** argv) {
   app.add_option("--steps", options.steps, "steps of each model")->capture_default_str();
   app.add_option("--base-budget", options.base_budget_blocks, "the fixed budget, in blocks")
       ->capture_default_str();
-  app.add_option("--learning-rate", options.learning_rate, "peak; falls to a tenth along a cosine")
+  app.add_option("--learning-rate", options.learning_rate, "peak; falls to a hundredth along a cosine")
       ->capture_default_str();
   app.add_option("--global-batch-size", options.global_batch_size, "sequences a step")
       ->capture_default_str();

@@ -152,7 +152,7 @@ TrainOptions TrainOptionsOf(const AccuracyRunOptions& options, uint64_t seed) {
   train.plan.set_coverage_guard(0.1);
   train.model = ModelOf(options.task);
   train.optimizer.learning_rate = options.learning_rate;
-  train.optimizer.min_learning_rate = options.learning_rate / 10;
+  train.optimizer.min_learning_rate = options.learning_rate / 100;
   train.optimizer.warmup_steps = kWarmupSteps;
   train.dataset_prefix = absl::StrCat(options.folder, "/data-", seed);
   train.global_batch_size = options.global_batch_size;

@@ -24,7 +24,7 @@ struct AccuracyRunOptions {
   uint32_t global_batch_size = 16;
   uint32_t base_budget_blocks = 8;
   uint64_t max_tokens_per_micro_batch = 1024;
-  double learning_rate = 0.004;  // at its peak; falls to a tenth along a cosine
+  double learning_rate = 0.004;  // at its peak; falls to a hundredth along a cosine
   uint64_t held_out_sequences = 512;
   // The planner learns from CPU time, as the comparison counts it; else from wall time, which on a
   // busy machine holds other processes' work.

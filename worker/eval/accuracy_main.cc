@@ -12,6 +12,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
+#include "coordinator/planner/settings_text.h"
 #include "spdlog/spdlog.h"
 #include "worker/eval/accuracy_report.h"
 #include "worker/eval/accuracy_run.h"
@@ -19,20 +20,22 @@
 namespace sparsebalance::eval {
 namespace {
 
-std::string Report(const AccuracyRunOptions& options, const std::vector<SeedResult>& results) {
+std::string Report(const AccuracyRunOptions& options, const std::string& coverage_floor,
+                   const std::vector<SeedResult>& results) {
   std::vector<std::string> distances;
   for (const DistanceRange& range : options.task.distances) {
     distances.push_back(DistanceName(range));
   }
   return absl::StrFormat(
              "Recall task: sequences of up to %d blocks of %d tokens, %d values (guessing: %.1f "
-             "%%), base budget %d blocks; %d ranks, %d sequences a step, %d steps, %d seeds, %d "
-             "held-out sequences a seed. Seconds: CPU time of forward and backward, slowest rank "
+             "%%), base budget %d blocks, coverage floor %s; %d ranks, %d sequences a step, %d "
+             "steps, %d seeds, %d held-out sequences a seed. Seconds: CPU time of forward and "
+             "backward, slowest rank "
              "of each step.\n\n",
              options.task.MaxBlocks(), options.task.block_tokens, options.task.values,
              100.0 / static_cast<double>(options.task.values), options.base_budget_blocks,
-             options.ranks, options.global_batch_size, options.steps, results.size(),
-             options.held_out_sequences) +
+             coverage_floor, options.ranks, options.global_batch_size, options.steps,
+             results.size(), options.held_out_sequences) +
          FormatAccuracyReport(results, distances);
 }
 
@@ -44,13 +47,18 @@ int Main(int argc, char** argv) {
   AccuracyRunOptions options;
   options.folder = "build/bench/accuracy";
   uint64_t seeds = 5;
+  std::string coverage_floor = "0.97";
   app.add_option("--seeds", seeds, "runs, each with parameters and data of its own")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--steps", options.steps, "steps of each model")->capture_default_str();
   app.add_option("--base-budget", options.base_budget_blocks, "the fixed budget, in blocks")
       ->capture_default_str();
-  app.add_option("--learning-rate", options.learning_rate, "peak; falls to a hundredth along a cosine")
+  app.add_option(
+         "--coverage-floor", coverage_floor,
+         "of the dynamic policy: baseline, guard, fixed, or a mean coverage between 0 and 1")
+      ->capture_default_str();
+  app.add_option("--learning-rate", options.learning_rate, "peak; falls to a tenth along a cosine")
       ->capture_default_str();
   app.add_option("--global-batch-size", options.global_batch_size, "sequences a step")
       ->capture_default_str();
@@ -78,6 +86,12 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (const absl::Status status =
+          planner::ParseCoverageFloor(coverage_floor, options.coverage_floor);
+      !status.ok()) {
+    std::cerr << "accuracy: --coverage-floor: " << status.message() << std::endl;
+    return 2;
+  }
   spdlog::set_level(spdlog::level::warn);  // the coordinator's log
   options.log = [](const std::string& line) { std::cout << line << std::endl; };
   // What an earlier run left would be taken for this one's.
@@ -95,7 +109,7 @@ int Main(int argc, char** argv) {
     }
     results.push_back(*std::move(result));
     // After every seed: a run that is broken off has something to show.
-    report = Report(options, results);
+    report = Report(options, coverage_floor, results);
     std::ofstream(options.folder + "/report.txt") << report;
   }
   std::cout << "\n" << report << std::flush;

@@ -147,12 +147,13 @@ TrainOptions TrainOptionsOf(const AccuracyRunOptions& options, uint64_t seed) {
   train.plan.set_block_tokens(static_cast<uint32_t>(options.task.block_tokens));
   train.plan.set_base_budget_blocks(options.base_budget_blocks);
   train.plan.set_min_budget_blocks(1);
+  *train.plan.mutable_coverage_floor() = options.coverage_floor;
   train.plan.set_max_tokens_per_micro_batch(options.max_tokens_per_micro_batch);
   train.plan.set_padding_multiple(1);
   train.plan.set_coverage_guard(0.1);
   train.model = ModelOf(options.task);
   train.optimizer.learning_rate = options.learning_rate;
-  train.optimizer.min_learning_rate = options.learning_rate / 100;
+  train.optimizer.min_learning_rate = options.learning_rate / 10;
   train.optimizer.warmup_steps = kWarmupSteps;
   train.dataset_prefix = absl::StrCat(options.folder, "/data-", seed);
   train.global_batch_size = options.global_batch_size;

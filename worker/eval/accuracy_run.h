@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "sparsebalance/v1/plan.pb.h"
 #include "worker/eval/accuracy_report.h"
 #include "worker/eval/recall_task.h"
 
@@ -23,8 +24,9 @@ struct AccuracyRunOptions {
   uint32_t ranks = 2;
   uint32_t global_batch_size = 16;
   uint32_t base_budget_blocks = 8;
+  v1::CoverageFloor coverage_floor;  // of the dynamic policy; unset: the mean of the fixed budgets
   uint64_t max_tokens_per_micro_batch = 1024;
-  double learning_rate = 0.004;  // at its peak; falls to a hundredth along a cosine
+  double learning_rate = 0.004;  // at its peak; falls to a tenth along a cosine
   uint64_t held_out_sequences = 512;
   // The planner learns from CPU time, as the comparison counts it; else from wall time, which on a
   // busy machine holds other processes' work.

@@ -265,7 +265,13 @@ Thread* Executor::Next() {
 }
 
 void Executor::Suspend(Thread& thread) {
-  fibers_[thread.linear]->Suspend();
+  Thread* next = Next();
+  if (next == nullptr) {
+    fibers_[thread.linear]->Suspend();
+  } else if (next != &thread) {
+    current_thread = next;
+    fibers_[thread.linear]->SuspendTo(*fibers_[next->linear]);
+  }
   if (unwinding_) throw KernelStopped();
   thread.waits_for = Operation::kNone;
   thread.polls = 0;

@@ -131,39 +131,39 @@ struct Side {
   size_t stack_bytes = 0;
   void* fake_stack = nullptr;
   void* tsan_fiber = nullptr;
+  Side* came_from = nullptr;
 };
+
+// The first thing to do on `side`.
+void Arrive(Side& side) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(side.fake_stack, &side.came_from->stack,
+                                  &side.came_from->stack_bytes);
+#else
+  static_cast<void>(side);
+#endif
+}
 
 // Returns when something switches back to `from`; `last`: nothing ever will.
 void Switch(Side& from, Side& to, bool last) {
+  to.came_from = &from;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(last ? nullptr : &from.fake_stack, to.stack, to.stack_bytes);
+#else
+  static_cast<void>(last);
 #endif
 #if defined(__SANITIZE_THREAD__)
   __tsan_switch_to_fiber(to.tsan_fiber, 0);
 #endif
   Machine::Switch(from.machine, to.machine);
-}
-
-// The first thing to do after a switch to `side`; `previous` may be null.
-void Arrived(Side& side, Side* previous) {
-#if defined(__SANITIZE_ADDRESS__)
-  const void* stack = nullptr;
-  size_t bytes = 0;
-  __sanitizer_finish_switch_fiber(side.fake_stack, &stack, &bytes);
-  if (previous != nullptr) {
-    previous->stack = stack;
-    previous->stack_bytes = bytes;
-  }
-#else
-  static_cast<void>(side);
-  static_cast<void>(previous);
-#endif
+  Arrive(from);
 }
 
 }  // namespace
 
 struct Fiber::State {
-  Side self, resumer;
+  Side self;
+  Side* resumer = nullptr;  // on the stack of Resume
   std::byte* mapping = nullptr;
   bool entered = false, finished = true, quit = false;
   Body body = nullptr;
@@ -214,30 +214,32 @@ void Fiber::Start(Body body, void* argument) {
 
 bool Fiber::Resume() {
   State& state = *state_;
-  state.entered = true;
+  Side here;
 #if defined(__SANITIZE_THREAD__)
-  state.resumer.tsan_fiber = __tsan_get_current_fiber();
+  here.tsan_fiber = __tsan_get_current_fiber();
 #endif
-  Switch(state.resumer, state.self, /*last=*/false);
-  Arrived(state.resumer, nullptr);
+  state.entered = true;
+  state.resumer = &here;
+  Switch(here, state.self, /*last=*/false);
   return state.finished;
 }
 
-void Fiber::Suspend() {
-  State& state = *state_;
-  Switch(state.self, state.resumer, /*last=*/false);
-  Arrived(state.self, &state.resumer);
+void Fiber::Suspend() { Switch(state_->self, *state_->resumer, /*last=*/false); }
+
+void Fiber::SuspendTo(Fiber& next) {
+  next.state_->entered = true;
+  next.state_->resumer = state_->resumer;
+  Switch(state_->self, next.state_->self, /*last=*/false);
 }
 
 void Fiber::Main(State* state) {
-  Arrived(state->self, &state->resumer);
+  Arrive(state->self);
   while (!state->quit) {
     state->body(state->argument);
     state->finished = true;
-    Switch(state->self, state->resumer, /*last=*/false);
-    Arrived(state->self, &state->resumer);
+    Switch(state->self, *state->resumer, /*last=*/false);
   }
-  Switch(state->self, state->resumer, /*last=*/true);
+  Switch(state->self, *state->resumer, /*last=*/true);
 }
 
 }  // namespace sparsebalance::kernels::emulation

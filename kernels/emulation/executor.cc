@@ -1,13 +1,15 @@
 #include "kernels/emulation/executor.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
-#include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/emulation/grid.h"
 
 namespace sparsebalance::kernels::emulation {
 namespace {
@@ -20,33 +22,6 @@ constexpr int kPollsInARow = 32;
 // wait.
 constexpr int64_t kFruitlessPolls = 1000;
 
-absl::Status CheckDims(const cuda::LaunchConfig& config, const DeviceLimits& limits) {
-  const Dim3& grid = config.grid;
-  const Dim3& block = config.block;
-  const auto refuse = [&](const std::string& what) {
-    return absl::FailedPreconditionError(absl::StrCat("kernel '", config.name, "': ", what));
-  };
-  const int64_t threads = int64_t{block.x} * block.y * block.z;
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || threads == 0) {
-    return refuse("a grid and a block have at least one of everything");
-  }
-  if (grid.x > 0x7FFFFFFFU || grid.y > 65535 || grid.z > 65535) {
-    return refuse(absl::StrCat("a grid of ", ToString(grid),
-                               " blocks; a device takes [2147483647, 65535, 65535]"));
-  }
-  if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > limits.threads_per_block) {
-    return refuse(absl::StrCat("a block of ", ToString(block), " threads, ", threads,
-                               " in all; a device takes [1024, 1024, 64] and ",
-                               limits.threads_per_block, " in all"));
-  }
-  if (config.dynamic_shared_bytes < 0 || config.dynamic_shared_bytes > limits.shared_bytes) {
-    return refuse(absl::StrCat(config.dynamic_shared_bytes,
-                               " bytes of dynamic shared memory; a block of this device has ",
-                               limits.shared_bytes));
-  }
-  return absl::OkStatus();
-}
-
 uint64_t RoundUp(uint64_t bytes, uint64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
@@ -56,31 +31,6 @@ std::byte* AllocateShared(int64_t bytes) {
   if (memory == nullptr) throw std::bad_alloc();
   return static_cast<std::byte*>(memory);
 }
-
-// The blocks of a grid in some order: forward, backward, or by strides that have no common divisor
-// with their number.
-class BlockOrder {
- public:
-  BlockOrder(int64_t blocks, Order order, uint64_t seed) : blocks_(blocks) {
-    if (order == Order::kReversed) {
-      next_ = blocks - 1;
-      stride_ = blocks - 1;
-    } else if (order == Order::kShuffled) {
-      next_ = static_cast<int64_t>(seed % static_cast<uint64_t>(blocks));
-      stride_ = std::max<int64_t>(blocks * 5 / 8, 1);
-      while (std::gcd(stride_, blocks) != 1) ++stride_;
-    }
-  }
-  int64_t Next() {
-    const int64_t block = next_;
-    next_ = (next_ + stride_) % blocks_;
-    return block;
-  }
-
- private:
-  int64_t blocks_;
-  int64_t next_ = 0, stride_ = 1;
-};
 
 }  // namespace
 
@@ -96,7 +46,7 @@ Executor::~Executor() {
 
 absl::Status Executor::Launch(const cuda::LaunchConfig& config, void (*body)(void*),
                               void* closure) {
-  absl::Status status = CheckDims(config, options_.limits);
+  absl::Status status = CheckLaunch(config, options_.limits);
   if (!status.ok()) return status;
   if (current_thread != nullptr) {
     return absl::FailedPreconditionError("a kernel cannot launch another one");
@@ -245,6 +195,7 @@ Thread* Executor::Next() {
     if (ready_warps_ == 0) return nullptr;
   }
   const auto pick = [this](uint32_t set) {
+    assert(set != 0);
     switch (options_.order) {
       case Order::kForward:
         return std::countr_zero(set);

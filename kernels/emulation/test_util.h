@@ -7,8 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/device/bf16.h"
+#include "kernels/cuda/device/memory.h"
 #include "kernels/emulation/device.h"
 
 namespace sparsebalance::kernels::emulation {
@@ -47,5 +49,21 @@ inline std::vector<cuda::Bf16> RandomBf16(int64_t count, uint32_t seed) {
   }
   return values;
 }
+
+// A device in each order, and what tests of wrong kernels say.
+class FaultsTest : public testing::TestWithParam<Order> {
+ protected:
+  cuda::DevicePtr<float> Floats(int64_t count, const char* name = "x") {
+    return Upload(device_, std::vector<float>(count, 1.0F), name);
+  }
+  // Expects INTERNAL and a message with all of these.
+  template <typename... Texts>
+  static void ExpectFault(const absl::Status& status, const Texts&... texts) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()), testing::AllOf(testing::HasSubstr(texts)...));
+  }
+
+  Device device_{{.order = GetParam(), .seed = 3}};
+};
 
 }  // namespace sparsebalance::kernels::emulation

@@ -3,8 +3,8 @@
 // Atomic operations on device and shared memory. All return the value from before. Sums of floats
 // depend on the order of the threads, so results that must not vary have to avoid them.
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "kernels/cuda/device/memory.h"
@@ -83,7 +83,8 @@ T AtomicUpdate(emulation::Pointer<T, kSpace> to, Update update) {
   const T before = memory;
   const T after = update(before);
   memory = after;
-  emulation::NoteAtomic(std::memcmp(&before, &after, sizeof(T)) != 0);
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  emulation::NoteAtomic(std::bit_cast<Bits>(before) != std::bit_cast<Bits>(after));
   return before;
 }
 

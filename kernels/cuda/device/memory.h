@@ -81,12 +81,14 @@ SharedPtr<T> DynamicShared() {
   return {&region, region.generation, 0};
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): `name` is declared.
 // A static variable tells declarations apart, and instantiations of a template as well.
 #define SB_SHARED_ARRAY(T, name, count)                                              \
   static constinit ::sparsebalance::kernels::emulation::SharedSite sb_shared_##name{ \
       #name, sizeof(T) * (count)};                                                   \
   const ::sparsebalance::kernels::cuda::SharedPtr<T> name =                          \
       ::sparsebalance::kernels::cuda::internal::SharedArray<T>(sb_shared_##name)
+// NOLINTEND(bugprone-macro-parentheses)
 
 namespace internal {
 

@@ -4,7 +4,6 @@
 // mask must reach the same call; lanes that have returned from the kernel count as missing. The
 // emulation fails a launch that breaks this, where a GPU hangs or computes nonsense.
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 

@@ -20,13 +20,15 @@ class CoverageTest : public testing::TestWithParam<Order> {
   // Curves by the kernels, the reference and the CPU backend.
   template <typename T>
   void Check(const Heads& heads, const PackedBlocks& blocks, int sample_stride,
-             int64_t shared_limit = kSharedSm90) {
+             int64_t shared_limit = kSharedSm90, bool ties = false) {
     SCOPED_TRACE(absl::StrCat(blocks.tokens(), " tokens, blocks of ", blocks.block_tokens,
                               ", every ", sample_stride, "-th"));
-    const Tensor q =
-        Rounded<T>(RandomTensor(blocks.tokens() * heads.num_heads * heads.head_dim, 31, 3.0));
-    const Tensor k =
-        Rounded<T>(RandomTensor(blocks.tokens() * heads.num_kv_heads * heads.head_dim, 32, 3.0));
+    const auto values = [&](int64_t heads_of, uint32_t seed) {
+      const int64_t count = blocks.tokens() * heads_of * heads.head_dim;
+      return ties ? WholeNumbers(count, seed, 1) : Rounded<T>(RandomTensor(count, seed, 3.0));
+    };
+    const Tensor q = values(heads.num_heads, 31);
+    const Tensor k = values(heads.num_kv_heads, 32);
     const AttentionShape shape = Contiguous(heads);
     const DeviceBlocks on_device = UploadBlocks(device_, blocks);
     const int64_t means_size = heads.num_kv_heads * blocks.blocks() * heads.head_dim;
@@ -96,6 +98,10 @@ TEST_P(CoverageTest, EverySequenceOfABatchHasItsOwnCurve) {
 TEST_P(CoverageTest, CurvesDoNotDependOnWhereScoresAreKept) {
   Check<float>({1, 1, 8}, Pack({130, 30}, 1), 9);
   Check<float>({1, 1, 8}, Pack({130, 30}, 1), 9, /*shared_limit=*/int64_t{24} << 10);
+}
+
+TEST_P(CoverageTest, EqualScoresShareTheirMass) {
+  Check<float>({2, 1, 8}, Pack({100}, 2), 3, kSharedSm90, /*ties=*/true);
 }
 
 TEST_P(CoverageTest, AStrideBelowOneIsRefused) {

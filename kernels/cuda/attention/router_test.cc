@@ -133,9 +133,10 @@ TEST_P(RouterTest, SequencesOfVeryDifferentLengthsHaveBudgetsOfTheirOwn) {
 }
 
 TEST_P(RouterTest, TheSelectionDoesNotDependOnWhereScoresAreKept) {
-  // Blocks of one token give many of them; more than a tile of means at once, too.
+  // Blocks of one token give many of them: more than a tile of means, and more pieces of work than
+  // there are thread blocks with scratch.
   const PackedBlocks blocks = Pack({150, 40}, 1);
-  const Heads heads{1, 1, 8};
+  const Heads heads{2, 1, 8};
   const int64_t tiles = (int64_t{8} * 36 + int64_t{2} * 64 * 36) * 4;
   ASSERT_EQ(SelectScratchBytes(Contiguous(heads), UploadBlocks(device_, blocks), kSharedSm80), 0);
   const int64_t few = tiles + int64_t{8} * 150 * 4;

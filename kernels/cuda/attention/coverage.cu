@@ -13,13 +13,15 @@ namespace {
 
 constexpr int kCurveThreads = 128;
 // Thread blocks that share the sampled queries of one sequence and head.
-constexpr int64_t kSlices = 8;
-// A lane keeps two points of the grid; 64 reach further than a sequence of 2^31 - 1 blocks.
+constexpr int kSlices = 8;
+// The grid of a sequence of 2^31 - 1 blocks has fewer points.
 constexpr int kMostPoints = 64;
+// Thread blocks that a multiprocessor holds at least; with more, the compiler spills registers.
+constexpr int kBlocksOfMultiprocessor = 4;
 constexpr int64_t kReserved = kRouterWarps * kMostPoints * static_cast<int64_t>(sizeof(double));
 
 // Sampled queries of a sequence that have past blocks: the last token, and every stride-th before.
-SB_DEVICE inline int64_t SampledQueries(int64_t tokens, int block_tokens, int stride) {
+SB_DEVICE inline int SampledQueries(int tokens, int block_tokens, int stride) {
   return tokens > block_tokens ? (tokens - 1 - block_tokens) / stride + 1 : 0;
 }
 
@@ -46,7 +48,7 @@ SB_DEVICE inline double TopMass(Keys keys, int count, int wanted, float max, flo
 
 // sums [sequences, heads, kSlices, grid_size]: covered shares, added over the slice's queries.
 template <typename T, bool kScoresInScratch>
-SB_GLOBAL void SB_LAUNCH_BOUNDS(kRouterThreads)
+SB_GLOBAL void SB_LAUNCH_BOUNDS(kRouterThreads, kBlocksOfMultiprocessor)
     CoverageSums(AttentionShape shape, DeviceBlocks blocks, DevicePtr<const T> q,
                  DevicePtr<const float> means, int sample_stride, float scale, int grid_size,
                  DevicePtr<double> sums, DevicePtr<int32_t> scratch) {
@@ -62,22 +64,23 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kRouterThreads)
   }();
   const int64_t units = blocks.sequences * shape.num_heads * kSlices;
   for (int64_t unit = BlockIdx().x; unit < units; unit += GridDim().x) {
-    const int64_t slice = unit % kSlices;
+    const auto slice = static_cast<int>(unit % kSlices);
     const int64_t head = unit / kSlices % shape.num_heads;
     const int64_t sequence = unit / kSlices / shape.num_heads;
     const int64_t begin = blocks.cu_seqlens[sequence];
-    const int64_t tokens = blocks.cu_seqlens[sequence + 1] - begin;
+    // Divisions of 64 bits, and of doubles, are calls that make registers spill.
+    const auto tokens = static_cast<int>(blocks.cu_seqlens[sequence + 1] - begin);
     const int64_t first_block = blocks.first_block[sequence];
-    const int64_t queries = SampledQueries(tokens, blocks.block_tokens, sample_stride);
+    const int queries = SampledQueries(tokens, blocks.block_tokens, sample_stride);
     const int64_t kv_head = head / (shape.num_heads / shape.num_kv_heads);
-    double low_sum = 0;   // of grid point lane
-    double high_sum = 0;  // of grid point lane + 32
-
-    for (int64_t query = slice * kFewRows; query < queries; query += kSlices * kFewRows) {
-      const int rows = queries - query < kFewRows ? static_cast<int>(queries - query) : kFewRows;
+    const SharedPtr<double> own_sums = warp_sums + WarpId() * kMostPoints;
+    for (int point = LaneId(); point < grid_size; point += 32) own_sums[point] = 0;
+    SyncWarp();
+    for (int query = slice * kFewRows; query < queries; query += kSlices * kFewRows) {
+      const int rows = queries - query < kFewRows ? queries - query : kFewRows;
       // Row r is a token of the sequence, later ones first; row 0 has the most past blocks.
       const auto token = [&](int row) { return tokens - 1 - (query + row) * sample_stride; };
-      const int64_t most_past = token(0) / blocks.block_tokens;
+      const int most_past = token(0) / blocks.block_tokens;
       ScoreRows<T, kFewRows>(
           shape.head_dim, rows,
           [&](int row) {
@@ -90,28 +93,24 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kRouterThreads)
           });
       for (int row = WarpId(); row < rows; row += kRouterWarps) {
         const auto row_keys = keys + row * columns;
-        const auto past = static_cast<int>(token(row) / blocks.block_tokens);
+        const int past = token(row) / blocks.block_tokens;
         int32_t largest = row_keys[0];
         for (int i = LaneId(); i < past; i += 32) {
           largest = row_keys[i] > largest ? row_keys[i] : largest;
         }
         const float max = ScoreOfKey(WarpMax(largest));
-        const double whole = TopMass(row_keys, past, past, max, scale);
+        const float inverse = 1.0F / static_cast<float>(TopMass(row_keys, past, past, max, scale));
         for (int point = 0; point < grid_size; ++point) {
           const int64_t wanted = CoverageGridPoint(point) - 1;
           double share = 1.0;
           if (wanted == 0) share = 0.0;
           if (wanted > 0 && wanted < past) {
-            share = TopMass(row_keys, past, static_cast<int>(wanted), max, scale) / whole;
+            share = TopMass(row_keys, past, static_cast<int>(wanted), max, scale) * inverse;
           }
-          if (point == LaneId()) low_sum += share;
-          if (point == LaneId() + 32) high_sum += share;
+          if (LaneId() == 0) own_sums[point] += share;
         }
       }
-      SyncThreads();  // The next queries overwrite the keys.
     }
-    warp_sums[WarpId() * kMostPoints + LaneId()] = low_sum;
-    warp_sums[WarpId() * kMostPoints + LaneId() + 32] = high_sum;
     SyncThreads();
     if (LinearThread() < grid_size) {
       double sum = 0;
@@ -131,20 +130,21 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kCurveThreads)
   if (i >= blocks.sequences * grid_size) return;
   const int64_t sequence = i / grid_size;
   const auto point = static_cast<int>(i % grid_size);
-  const int64_t tokens = blocks.cu_seqlens[sequence + 1] - blocks.cu_seqlens[sequence];
+  const auto tokens =
+      static_cast<int>(blocks.cu_seqlens[sequence + 1] - blocks.cu_seqlens[sequence]);
   const int64_t n = blocks.first_block[sequence + 1] - blocks.first_block[sequence];
   // A budget of all blocks covers everything, as does any where there is no past.
   if (CoverageGridPoint(point) >= n) {
     curves[i] = 1.0;
     return;
   }
-  const int64_t slices = num_heads * kSlices;
+  const int64_t slices = int64_t{num_heads} * kSlices;
   double sum = 0;
   for (int64_t slice = 0; slice < slices; ++slice) {
     sum += sums[(sequence * slices + slice) * grid_size + point];
   }
   const int64_t queries = SampledQueries(tokens, blocks.block_tokens, sample_stride);
-  const double curve = sum / static_cast<double>(queries * num_heads);
+  const double curve = sum / (static_cast<double>(queries) * num_heads);
   curves[i] = curve < 1.0 ? curve : 1.0;
 }
 

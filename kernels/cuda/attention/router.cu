@@ -116,7 +116,6 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kRouterThreads)
     for (int row = WarpId(); row < rows; row += kRouterWarps) {
       WriteSelected(keys + row * columns, past, wanted, first, to + int64_t{row} * wanted);
     }
-    SyncThreads();  // The next tile overwrites the keys.
   }
 }
 

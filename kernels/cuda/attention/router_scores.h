@@ -101,8 +101,9 @@ SB_DEVICE inline float4 LoadFour(DevicePtr<const Bf16> from) {
 }
 
 // store(row, block, q . mean) for rows [0, rows) and blocks [0, past). query_row(row) points at a
-// query; means at the mean of block 0. All threads call it; stores are visible to all on return.
-// `shared` has TileFloats(kRows, head_dim) elements.
+// query; means at the mean of block 0. All threads call it, with past > 0; stores are visible to
+// all on return, and none is made before all threads have come here. `shared` has TileFloats(kRows,
+// head_dim) elements.
 template <typename T, int kRows, typename QueryRowAt, typename Store>
 SB_DEVICE inline void ScoreRows(int head_dim, int rows, QueryRowAt query_row,
                                 DevicePtr<const float> means, int64_t past, SharedPtr<float> shared,

@@ -5,6 +5,7 @@
 // decide, so offsets serve every head; its transpose (CSC) is made by count, scan and stable fill.
 
 #include <cstdint>
+#include <cstring>
 
 #if defined(__CUDACC__)
 #define SB_HOST_DEVICE __host__ __device__
@@ -18,6 +19,33 @@ namespace sparsebalance::kernels {
 SB_HOST_DEVICE inline int64_t SelectedCount(int64_t budget, int64_t past) {
   const int64_t wanted = budget < 1 ? 0 : budget - 1;
   return wanted < past ? wanted : past;
+}
+
+// What one query in each of the first `block` blocks of a sequence selects, added up.
+SB_HOST_DEVICE inline int64_t SelectedBefore(int64_t budget, int64_t block) {
+  const int64_t most = SelectedCount(budget, block);
+  return most * (most - 1) / 2 + (block - most) * most;
+}
+
+// (query, past block) pairs of one head of a sequence.
+SB_HOST_DEVICE inline int64_t SequencePairs(int64_t budget, int64_t tokens, int block_tokens) {
+  const int64_t last = (tokens - 1) / block_tokens;
+  return block_tokens * SelectedBefore(budget, last) +
+         (tokens - last * block_tokens) * SelectedCount(budget, last);
+}
+
+// The order of the keys as integers is the order of the scores; -0 and 0 have one key.
+SB_HOST_DEVICE inline int32_t ScoreKey(float score) {
+  const float normalized = score + 0.0F;
+  int32_t bits = 0;
+  std::memcpy(&bits, &normalized, sizeof(bits));
+  return bits ^ ((bits >> 31) & 0x7FFFFFFF);
+}
+SB_HOST_DEVICE inline float ScoreOfKey(int32_t key) {
+  const int32_t bits = key ^ ((key >> 31) & 0x7FFFFFFF);
+  float score = 0;
+  std::memcpy(&score, &bits, sizeof(score));
+  return score;
 }
 
 // Writes query_offsets[0..tokens]: where each token's list of selected blocks begins.

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <utility>
 
+#include "kernels/block_index.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_product.h"
@@ -66,14 +66,6 @@ int64_t MostBlocks(const PackedBlocks& blocks) {
   return most;
 }
 
-// Order of int32 keys = order of the floats; -0 and 0 are one key.
-int32_t OrderedKey(float x) {
-  const float normalized = x + 0.0F;
-  int32_t bits;
-  std::memcpy(&bits, &normalized, sizeof(bits));
-  return bits ^ ((bits >> 31) & std::numeric_limits<int32_t>::max());
-}
-
 }  // namespace
 
 void BlockMeans(int threads, const AttentionShape& shape, const PackedBlocks& blocks,
@@ -103,7 +95,7 @@ void TopIndices(const float* scores, int64_t count, int64_t wanted, int32_t* key
   int32_t high = std::numeric_limits<int32_t>::min();
 #pragma omp simd reduction(min : low) reduction(max : high)
   for (int64_t i = 0; i < count; ++i) {
-    keys[i] = OrderedKey(scores[i]);
+    keys[i] = ScoreKey(scores[i]);
     low = std::min(low, keys[i]);
     high = std::max(high, keys[i]);
   }

@@ -22,9 +22,9 @@ using DevicePtr = T*;
 template <typename T>
 using SharedPtr = T*;
 
-// The same address as another type.
+// The same address as another type; the host may call it too.
 template <typename U, typename T>
-SB_DEVICE inline U* PtrCast(T* pointer) {
+SB_HOST_DEVICE inline U* PtrCast(T* pointer) {
   return reinterpret_cast<U*>(pointer);
 }
 

@@ -1,20 +1,21 @@
-// The gradient needs every id's tokens in ascending order. They are counted by id, the counts are
-// turned into places of lists by a scan, and the lists are filled; up to here integer atomics
-// suffice, whose results do not depend on the order but for the order within a list. Then each
-// token finds its rank by counting the smaller ones in its list. This takes the square of the
-// repeats of one id, in reads that a whole warp shares; a sort would take several passes over
-// all tokens, and one warp a row that scans all ids would take tokens * rows.
+#include "kernels/cuda/dense/embedding.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/dense/embedding.h"
 #include "kernels/cuda/dense/rows.h"
 #include "kernels/cuda/dense/vector.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/status_macros.h"
+
+// The gradient needs every id's tokens in ascending order. They are counted by id, the counts are
+// turned into places of lists by a scan, and the lists are filled; up to here integer atomics
+// suffice, whose results do not depend on the order but for the order within a list. Then each
+// token finds its rank by counting the smaller ones in its list. This takes the square of the
+// repeats of one id, in reads that a whole warp shares; a sort would take several passes over
+// all tokens, and one warp a row that scans all ids would take tokens * rows.
 
 namespace sparsebalance::kernels::cuda {
 namespace {

@@ -1,5 +1,6 @@
 #include "kernels/cuda/dense/rope.h"
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -1,10 +1,9 @@
-#include "kernels/cuda/dense/embedding.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/dense/embedding.h"
 #include "kernels/cuda/dense/rows.h"
 #include "kernels/cuda/dense/vector.h"
 #include "kernels/cuda/device/device.h"

@@ -1,56 +1,27 @@
 // nvcc takes the same kernels as the emulation and makes the instructions of them that are meant.
 // Nothing is run: this needs the compiler, not a GPU.
 
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/child_process.h"
-
-#ifndef SPARSEBALANCE_NVCC
-#define SPARSEBALANCE_NVCC ""
-#endif
+#include "kernels/emulation/nvcc_test_util.h"
 
 namespace sparsebalance::kernels::emulation {
 namespace {
 
 using testing::HasSubstr;
 
-const char* SourceDir() {
-  // Nothing of this program changes the environment.
-  return std::getenv("SPARSEBALANCE_SOURCE_DIR");  // NOLINT(concurrency-mt-unsafe)
-}
-
-class NvccTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (std::string(SPARSEBALANCE_NVCC).empty()) GTEST_SKIP() << "this build has found no nvcc";
-    if (SourceDir() == nullptr) GTEST_SKIP() << "SPARSEBALANCE_SOURCE_DIR is not set";
-  }
-  // Compiles sample_kernels.cu with these arguments besides; true if there was not even a warning.
-  static bool Compile(const std::vector<std::string>& arguments) {
-    const std::string source = SourceDir();
-    std::vector<std::string> argv = {SPARSEBALANCE_NVCC, "-std=c++20", "-Werror", "all-warnings",
-                                     "-I" + source};
-    argv.insert(argv.end(), arguments.begin(), arguments.end());
-    argv.push_back(source + "/kernels/emulation/sample_kernels.cu");
-    testing_support::ChildProcess nvcc(argv);
-    const int code = nvcc.Wait(absl::Minutes(10));
-    if (code != 0) ADD_FAILURE() << "nvcc exits with " << code << ":\n" << nvcc.Output();
-    return code == 0;
-  }
-};
+constexpr char kSource[] = "kernels/emulation/sample_kernels.cu";
 
 INSTANTIATE_TEST_SUITE_P(Architectures, NvccTest, testing::Values("sm_80", "sm_90"),
                          [](const auto& test) { return test.param; });
 
 TEST_P(NvccTest, EveryWrapperBecomesItsInstruction) {
   const std::string path = testing::TempDir() + "/sample_kernels_" + GetParam() + ".ptx";
-  ASSERT_TRUE(Compile({"--ptx", "-arch=" + GetParam(), "-o", path}));
+  ASSERT_TRUE(Compile(kSource, {"--ptx", "-arch=" + GetParam(), "-o", path}).ok);
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   const std::string ptx = text.str();
@@ -86,8 +57,8 @@ TEST_P(NvccTest, EveryWrapperBecomesItsInstruction) {
 }
 
 TEST_P(NvccTest, TheAssemblerAndTheHostCompilerTakeItToo) {
-  Compile({"-c", "-arch=" + GetParam(), "-o",
-           testing::TempDir() + "/sample_kernels_" + GetParam() + ".o"});
+  Compile(kSource, {"-c", "-arch=" + GetParam(), "-o",
+                    testing::TempDir() + "/sample_kernels_" + GetParam() + ".o"});
 }
 
 }  // namespace

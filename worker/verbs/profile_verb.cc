@@ -9,6 +9,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "coordinator/planner/coverage_curve.h"
 #include "coordinator/planner/latency_model.h"
 #include "kernels/status_macros.h"
@@ -105,8 +107,14 @@ absl::Status Run(ProfileFlags& flags) {
   CoordinatorClient client(MakeCoordinatorChannel(address));
   v1::PutProfileRequest request;
   *request.mutable_profile() = std::move(profile);
-  const absl::StatusOr<v1::PutProfileResponse> response =
-      client.PutProfile(request, absl::Seconds(10));
+  // A busy coordinator may miss the first attempts, which are short; what was measured is worth
+  // more of them.
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  absl::StatusOr<v1::PutProfileResponse> response = client.PutProfile(request, absl::Seconds(10));
+  while (absl::IsUnavailable(response.status()) && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(200));
+    response = client.PutProfile(request, absl::Seconds(10));
+  }
   if (!response.ok()) {
     return absl::Status(response.status().code(),
                         absl::StrCat("the coordinator at ", address,

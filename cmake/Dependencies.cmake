@@ -49,19 +49,35 @@ if(SPARSEBALANCE_BENCHMARKS)
   find_package(benchmark REQUIRED)
 endif()
 
-# CUDA is optional: say in one line which way it went.
+# CUDA is optional: say in one line which way it went. SPARSEBALANCE_HAVE_CUDA: the toolkit is here;
+# SPARSEBALANCE_BUILD_CUDA: GPU code is built with it, which sanitizers do not know.
 set(SPARSEBALANCE_HAVE_CUDA OFF)
+set(SPARSEBALANCE_BUILD_CUDA OFF)
 if(SPARSEBALANCE_CUDA STREQUAL "OFF")
   message(STATUS "CUDA: left out (SPARSEBALANCE_CUDA=OFF); workers use the CPU backend")
 else()
   find_package(CUDAToolkit QUIET)
-  if(CUDAToolkit_FOUND)
+  if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND TARGET CUDA::cublasLt)
     set(SPARSEBALANCE_HAVE_CUDA ON)
-    message(STATUS "CUDA: toolkit ${CUDAToolkit_VERSION} found in ${CUDAToolkit_BIN_DIR}; "
-                   "this version has no CUDA kernels yet, workers use the CPU backend")
+    if(SPARSEBALANCE_SANITIZE)
+      message(STATUS "CUDA: toolkit ${CUDAToolkit_VERSION} found; GPU code is left out of builds with sanitizers")
+    else()
+      set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
+      enable_language(CUDA)
+      # nvcc has had C++20 since CUDA 12, CMake 3.25 does not know it.
+      if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+        set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+        list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+      endif()
+      set(SPARSEBALANCE_BUILD_CUDA ON)
+      message(STATUS "CUDA: toolkit ${CUDAToolkit_VERSION} found in ${CUDAToolkit_BIN_DIR}; "
+                     "workers use GPUs where there are some")
+    endif()
   elseif(SPARSEBALANCE_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "CUDA: SPARSEBALANCE_CUDA=ON but no CUDA toolkit was found; "
-                        "install one, point CUDAToolkit_ROOT at it, or use SPARSEBALANCE_CUDA=AUTO")
+    message(FATAL_ERROR "CUDA: SPARSEBALANCE_CUDA=ON but no CUDA toolkit with nvcc and cuBLASLt was "
+                        "found; install one, point CUDAToolkit_ROOT at it, or use "
+                        "SPARSEBALANCE_CUDA=AUTO")
   else()
     message(STATUS "CUDA: not found, left out; workers use the CPU backend")
   endif()

@@ -6,6 +6,7 @@
 
 #include "benchmark/benchmark.h"
 #include "kernels/backend.h"
+#include "kernels/create_backend.h"
 
 namespace sparsebalance::kernels {
 namespace {

@@ -3,10 +3,14 @@
 // Every operation of a training step, over opaque device memory. Model code is written against
 // this class alone, so a second kind of device is a second implementation of it and nothing else.
 //
-//   auto backend = CreateBackend("cpu", {.threads = 4});
+//   auto backend = CreateBackend("cpu", {.threads = 4});  // create_backend.h
 //   auto x = (*backend)->Allocate<float>(tokens * hidden);
 //   (*backend)->CopyToDevice(host_values, x->span());
 //   (*backend)->RmsNormForward({tokens, hidden, 1e-6F}, x->span(), weight, y, inverse_rms);
+//
+// Activations have the backend's activation_type(), and so have the weights that ops compute with,
+// where norm weights may be float32, too. Gradients of weights, statistics, tables and what the
+// optimizer keeps are float32. Sums are made in float32 or better.
 //
 // Matrices are row-major and contiguous unless a stride is given; sizes and offsets are counted in
 // elements, in 64 bits. Ops run in the order of the calls on the current stream. INVALID_ARGUMENT
@@ -30,12 +34,21 @@ namespace sparsebalance::kernels {
 
 struct BackendOptions {
   int threads = 1;  // CPU threads of this instance, >= 1
+  int device = 0;   // which of the machine's GPUs, from 0
   // Most device memory of this instance, in bytes, idle memory kept for reuse included; 0: no
   // limit.
   int64_t memory_limit_bytes = 0;
+  // bf16 halves memory and traffic, and is what tensor cores take; a CPU backend has fp32 alone.
+  ElementType activation_type = ElementType::kFloat32;
   // Fills new memory with NaN bytes, so that a read before a write shows. For tests.
   bool poison_allocations = false;
 };
+
+// What memory is for. Devices keep an arena a purpose, so that what lives as long as the job does
+// not cut up what comes and goes in every step.
+enum class MemoryPurpose { kStep, kState };
+
+enum class CopyKind { kToDevice, kToHost, kDeviceToDevice };
 
 struct MemoryStats {
   int64_t live_bytes = 0;  // allocated now, temporary buffers of running ops included
@@ -135,21 +148,36 @@ class Backend {
   Backend& operator=(const Backend&) = delete;
 
   virtual std::string_view name() const = 0;
+  // The product's name of a GPU; empty for a CPU.
+  virtual std::string_view device_name() const { return {}; }
 
   // --- memory -----------------------------------------------------------------------------------
   // Uninitialized memory, 64-byte aligned; count may be 0.
   template <typename T>
-  absl::StatusOr<DeviceArray<T>> Allocate(int64_t count);
+  absl::StatusOr<DeviceArray<T>> Allocate(int64_t count,
+                                          MemoryPurpose purpose = MemoryPurpose::kStep);
   virtual MemoryStats memory() const = 0;
   virtual void ResetPeakMemory() = 0;
 
-  // Copies all of the source; sizes must be equal. The host side may be reused on return.
+  absl::StatusOr<DeviceTensor> AllocateTensor(int64_t count, ElementType type,
+                                              MemoryPurpose purpose = MemoryPurpose::kStep);
+  // The type of activations, and of the weights that ops compute with.
+  virtual ElementType activation_type() const = 0;
+  absl::StatusOr<DeviceTensor> AllocateActivations(int64_t count) {
+    return AllocateTensor(count, activation_type());
+  }
+
+  // Copies all of the source; sizes must be equal. The host side may be reused on return. Floats
+  // are rounded to the nearest value of the buffer's type, ties to even.
   template <typename T>
   absl::Status CopyToDevice(const std::vector<T>& from, DeviceSpan<T> to);
   template <typename T>
   absl::Status CopyToDevice(const T* from, DeviceSpan<T> to);  // to.size() elements
   template <typename T>
   absl::Status CopyToHost(DeviceSpan<T> from, std::remove_const_t<T>* to);  // from.size() elements
+  absl::Status CopyToDevice(const std::vector<float>& from, DeviceBuffer to);
+  absl::Status CopyToDevice(const float* from, DeviceBuffer to);
+  absl::Status CopyToHost(ConstDeviceBuffer from, float* to);
   absl::Status CopyDeviceToDevice(ConstDeviceBuffer from, DeviceBuffer to);
   virtual absl::Status Fill(DeviceBuffer buffer, float value) = 0;
   virtual absl::Status FillZero(DeviceSpan<double> buffer) = 0;
@@ -157,11 +185,15 @@ class Backend {
   virtual int64_t AllocatedBytes(int64_t bytes) const = 0;
   // Temporary memory that an op holds while it runs, in bytes, but for what does not grow with
   // tokens.
-  virtual int64_t AttentionForwardScratch(const AttentionShape& shape,
-                                          const PackedBlocks& blocks) const = 0;
-  virtual int64_t AttentionBackwardScratch(const AttentionShape& shape,
-                                           const PackedBlocks& blocks) const = 0;
+  // `pairs`: BlockLists::pairs.
+  virtual int64_t AttentionForwardScratch(const AttentionShape& shape, const PackedBlocks& blocks,
+                                          int64_t pairs) const = 0;
+  virtual int64_t AttentionBackwardScratch(const AttentionShape& shape, const PackedBlocks& blocks,
+                                           int64_t pairs) const = 0;
   virtual int64_t MatmulScratch(const MatmulShape& shape) const = 0;
+  // Elements of a large temporary matrix, such as logits, that are best worked on at a time: few
+  // enough for caches or memory, enough to keep the device busy.
+  virtual int64_t WorkingElements() const = 0;
   // The address of a buffer that the host can read and write in place, for communicators that work
   // on host memory; valid while the buffer lives. UNIMPLEMENTED where the host cannot reach it:
   // then copy. Synchronize first.
@@ -177,7 +209,8 @@ class Backend {
   virtual absl::Status Synchronize() = 0;
 
   // --- dense ops --------------------------------------------------------------------------------
-  // out[t] = table[ids[t]]; table [rows, columns]. Ids outside the table are INVALID_ARGUMENT.
+  // out[t] = table[ids[t]]; table [rows, columns]. Ids outside the table are INVALID_ARGUMENT, here
+  // or, on a device that runs behind, at the next CopyToHost or Synchronize.
   virtual absl::Status EmbeddingForward(int64_t columns, DeviceSpan<const int32_t> ids,
                                         ConstDeviceBuffer table, DeviceBuffer out) = 0;
   // table_grad[ids[t]] += out_grad[t], in the order of t.
@@ -235,9 +268,10 @@ class Backend {
 
   // --- optimizer --------------------------------------------------------------------------------
   // Decoupled weight decay (Loshchilov and Hutter): value -= lr * (m^ / (sqrt(v^) + eps) + wd *
-  // value).
+  // value). All are float32 but `copy`, which receives the new values in its own type; it may be
+  // empty.
   virtual absl::Status AdamW(const AdamWArgs& args, ConstDeviceBuffer grad, DeviceBuffer value,
-                             DeviceBuffer m, DeviceBuffer v) = 0;
+                             DeviceBuffer m, DeviceBuffer v, DeviceBuffer copy = {}) = 0;
   // out[0] += sum of x^2, in double and a fixed order.
   virtual absl::Status AddSquaredNorm(ConstDeviceBuffer x, DeviceSpan<double> out) = 0;
 
@@ -259,6 +293,9 @@ class Backend {
                                                   const AttentionLayout& layout,
                                                   ConstDeviceBuffer q, ConstDeviceBuffer means,
                                                   const std::vector<int32_t>& budgets) = 0;
+  // The block lists of given query lists; SelectBlocks has built them already.
+  virtual absl::Status BuildBlockLists(const AttentionShape& shape, const AttentionLayout& layout,
+                                       BlockLists* lists) = 0;
   // What coverage stands for, measured: for every sequence the share of the true attention mass on
   // the keys of past blocks (softmax over all of them, scale 1 / sqrt(head_dim)) that falls on the
   // listed blocks, mean over heads and up to `queries` evenly spread queries that have past blocks;
@@ -286,26 +323,22 @@ class Backend {
  protected:
   Backend() = default;
 
-  virtual absl::StatusOr<void*> AllocateBytes(int64_t bytes) = 0;
+  virtual absl::StatusOr<void*> AllocateBytes(int64_t bytes, MemoryPurpose purpose) = 0;
   virtual void FreeBytes(void* data, int64_t bytes) = 0;
-  enum class CopyKind { kToDevice, kToHost, kDeviceToDevice };
   virtual absl::Status CopyBytes(const void* from, void* to, int64_t bytes, CopyKind kind) = 0;
+  // CopyDeviceToDevice between types.
+  virtual absl::Status Convert(ConstDeviceBuffer from, DeviceBuffer to) = 0;
 
  private:
   template <typename T>
   friend class DeviceArray;
 };
 
-// "cpu", "cuda", or "auto": CUDA where this build and this machine have it, else the CPU.
-// UNIMPLEMENTED for "cuda" in a build without CUDA kernels; INVALID_ARGUMENT for other names.
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
-                                                       const BackendOptions& options = {});
-
 // --- templates ----------------------------------------------------------------------------------
 
 template <typename T>
-absl::StatusOr<DeviceArray<T>> Backend::Allocate(int64_t count) {
-  absl::StatusOr<void*> data = AllocateBytes(count * static_cast<int64_t>(sizeof(T)));
+absl::StatusOr<DeviceArray<T>> Backend::Allocate(int64_t count, MemoryPurpose purpose) {
+  absl::StatusOr<void*> data = AllocateBytes(count * static_cast<int64_t>(sizeof(T)), purpose);
   if (!data.ok()) return data.status();
   return DeviceArray<T>(this, static_cast<T*>(*data), count);
 }
@@ -329,16 +362,6 @@ template <typename T>
 absl::Status Backend::CopyToHost(DeviceSpan<T> from, std::remove_const_t<T>* to) {
   return CopyBytes(DeviceAccess::Data(from), to, from.size() * static_cast<int64_t>(sizeof(T)),
                    CopyKind::kToHost);
-}
-
-inline absl::Status Backend::CopyDeviceToDevice(ConstDeviceBuffer from, DeviceBuffer to) {
-  if (from.size() != to.size()) {
-    return absl::InvalidArgumentError("CopyDeviceToDevice: views of " +
-                                      std::to_string(from.size()) + " and " +
-                                      std::to_string(to.size()) + " elements");
-  }
-  return CopyBytes(DeviceAccess::Data(from), DeviceAccess::Data(to),
-                   from.size() * static_cast<int64_t>(sizeof(float)), CopyKind::kDeviceToDevice);
 }
 
 template <typename T>

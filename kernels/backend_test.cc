@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/test_util.h"
+#include "kernels/create_backend.h"
 
 namespace sparsebalance::kernels {
 namespace {

@@ -29,6 +29,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(const BackendOptions
     return absl::InvalidArgumentError(
         absl::StrCat("a CPU backend of ", options.threads, " threads; give it at least 1"));
   }
+  if (options.activation_type != ElementType::kFloat32) {
+    return absl::InvalidArgumentError(
+        "the CPU backend computes in fp32; bf16 needs the CUDA backend");
+  }
   try {
     return std::unique_ptr<Backend>(new CpuBackend(options));
   } catch (const std::exception& e) {
@@ -42,7 +46,7 @@ CpuBackend::CpuBackend(const BackendOptions& options)
       matmul_(options.threads) {}
 
 absl::Status CpuBackend::Fill(DeviceBuffer buffer, float value) {
-  cpu::Fill(threads_, buffer.size(), value, DeviceAccess::Data(buffer));
+  cpu::Fill(threads_, buffer.size(), value, DeviceAccess::Floats(buffer));
   return absl::OkStatus();
 }
 
@@ -53,7 +57,7 @@ absl::Status CpuBackend::FillZero(DeviceSpan<double> buffer) {
 }
 
 absl::StatusOr<float*> CpuBackend::MapHost(DeviceBuffer buffer) {
-  return DeviceAccess::Data(buffer);
+  return DeviceAccess::Floats(buffer);
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> CpuBackend::CreateStream() {
@@ -83,7 +87,7 @@ absl::StatusOr<EventInterval> CpuBackend::Elapsed(const Event& from, const Event
 
 absl::Status CpuBackend::Synchronize() { return absl::OkStatus(); }
 
-absl::StatusOr<void*> CpuBackend::AllocateBytes(int64_t bytes) {
+absl::StatusOr<void*> CpuBackend::AllocateBytes(int64_t bytes, MemoryPurpose purpose) {
   if (bytes < 0) {
     return absl::InvalidArgumentError(absl::StrCat("an allocation of ", bytes, " bytes"));
   }
@@ -102,6 +106,10 @@ void CpuBackend::FreeBytes(void* data, int64_t bytes) { pool_.Free(data); }
 absl::Status CpuBackend::CopyBytes(const void* from, void* to, int64_t bytes, CopyKind kind) {
   if (bytes > 0) Copy(threads_, bytes, from, to);
   return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Convert(ConstDeviceBuffer from, DeviceBuffer to) {
+  return absl::UnimplementedError("the CPU backend has buffers of fp32 alone");
 }
 
 }  // namespace sparsebalance::kernels::cpu

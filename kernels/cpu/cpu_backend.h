@@ -17,11 +17,13 @@ namespace sparsebalance::kernels::cpu {
 // the same and events only note the time. This class checks sizes; the ops are in the files beside.
 class CpuBackend final : public Backend {
  public:
-  // INVALID_ARGUMENT where options.threads < 1; INTERNAL where oneDNN has no CPU engine.
+  // INVALID_ARGUMENT where options.threads < 1 or activations are not fp32; INTERNAL where oneDNN
+  // has no CPU engine.
   static absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options);
 
   std::string_view name() const override { return "cpu"; }
 
+  ElementType activation_type() const override { return ElementType::kFloat32; }
   MemoryStats memory() const override { return pool_.stats(); }
   void ResetPeakMemory() override { pool_.ResetPeak(); }
   absl::Status Fill(DeviceBuffer buffer, float value) override;
@@ -65,7 +67,7 @@ class CpuBackend final : public Backend {
                             DeviceSpan<const int32_t> targets, ConstDeviceBuffer weights,
                             DeviceBuffer logits_grad, DeviceSpan<double> loss_sum) override;
   absl::Status AdamW(const AdamWArgs& args, ConstDeviceBuffer grad, DeviceBuffer value,
-                     DeviceBuffer m, DeviceBuffer v) override;
+                     DeviceBuffer m, DeviceBuffer v, DeviceBuffer copy) override;
   absl::Status AddSquaredNorm(ConstDeviceBuffer x, DeviceSpan<double> out) override;
 
   absl::StatusOr<std::unique_ptr<AttentionLayout>> CreateLayout(PackedBlocks blocks) override;
@@ -80,6 +82,8 @@ class CpuBackend final : public Backend {
                                           const AttentionLayout& layout, ConstDeviceBuffer q,
                                           ConstDeviceBuffer means,
                                           const std::vector<int32_t>& budgets) override;
+  absl::Status BuildBlockLists(const AttentionShape& shape, const AttentionLayout& layout,
+                               BlockLists* lists) override;
   absl::Status AttentionForward(const AttentionShape& shape, const AttentionLayout& layout,
                                 const BlockLists& lists, ConstDeviceBuffer q, ConstDeviceBuffer k,
                                 ConstDeviceBuffer v, DeviceBuffer out, DeviceBuffer lse) override;
@@ -93,16 +97,18 @@ class CpuBackend final : public Backend {
                                                     const BlockLists& lists, ConstDeviceBuffer q,
                                                     ConstDeviceBuffer k, int queries) override;
   int64_t AllocatedBytes(int64_t bytes) const override { return MemoryPool::TakenBytes(bytes); }
-  int64_t AttentionForwardScratch(const AttentionShape& shape,
-                                  const PackedBlocks& blocks) const override;
-  int64_t AttentionBackwardScratch(const AttentionShape& shape,
-                                   const PackedBlocks& blocks) const override;
+  int64_t AttentionForwardScratch(const AttentionShape& shape, const PackedBlocks& blocks,
+                                  int64_t pairs) const override;
+  int64_t AttentionBackwardScratch(const AttentionShape& shape, const PackedBlocks& blocks,
+                                   int64_t pairs) const override;
   int64_t MatmulScratch(const MatmulShape& shape) const override;
+  int64_t WorkingElements() const override { return int64_t{1} << 22; }  // 16 MiB
 
  protected:
-  absl::StatusOr<void*> AllocateBytes(int64_t bytes) override;
+  absl::StatusOr<void*> AllocateBytes(int64_t bytes, MemoryPurpose purpose) override;
   void FreeBytes(void* data, int64_t bytes) override;
   absl::Status CopyBytes(const void* from, void* to, int64_t bytes, CopyKind kind) override;
+  absl::Status Convert(ConstDeviceBuffer from, DeviceBuffer to) override;
 
  private:
   explicit CpuBackend(const BackendOptions& options);

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/reference.h"
+#include "kernels/create_backend.h"
 
 namespace sparsebalance::kernels {
 
@@ -32,6 +33,9 @@ namespace sparsebalance::kernels {
 inline std::unique_ptr<Backend> TestBackend(int threads = 2) {
   return *CreateBackend("cpu", {.threads = threads, .poison_allocations = true});
 }
+
+// What a test is linked with: cpu_under_test.cc, or the CUDA backend (cuda/backend/under_test.cc).
+std::unique_ptr<Backend> BackendUnderTest();
 
 // Values that float holds exactly, so that kernel and reference see the same input.
 inline reference::Tensor RandomTensor(int64_t count, uint32_t seed, double scale = 1.0) {

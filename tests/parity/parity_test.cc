@@ -116,7 +116,7 @@ void WriteModel(const Case& c, const std::string& folder) {
     const model::RandomStream noise(12, p.name);
     std::vector<float> values = made.Host(p.value);
     for (size_t i = 0; i < values.size(); ++i) values[i] += 0.2F * static_cast<float>(noise.At(i));
-    SB_ASSERT_OK(made.backend->CopyToDevice(values, p.value));
+    SB_ASSERT_OK(made.model->store()->Write(p, values));
   }
   if (config.lora.enabled()) {
     SB_ASSERT_OK(model_io::SaveAdapter(

@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/create_backend.h"
 #include "kernels/status_macros.h"
 #include "worker/model_io/hf_checkpoint.h"
 #include "worker/model_io/hf_config.h"
 #include "worker/model_io/peft_adapter.h"
 #include "worker/train/checkpoint.h"
+#include "worker/train/device_choice.h"
 
 namespace sparsebalance::eval {
 namespace {
@@ -36,8 +38,12 @@ absl::StatusOr<Checkpoint> FindCheckpoint(const std::string& path) {
 absl::StatusOr<LoadedModel> Create(model::ModelConfig config, const LoadOptions& options) {
   if (options.block_tokens > 0) config.block_tokens = options.block_tokens;
   LoadedModel loaded;
-  SB_ASSIGN_OR_RETURN(loaded.backend,
-                      kernels::CreateBackend(options.backend, {.threads = options.threads}));
+  SB_ASSIGN_OR_RETURN(const kernels::BackendChoice choice, kernels::ChooseBackend(options.backend));
+  SB_ASSIGN_OR_RETURN(const kernels::ElementType type,
+                      ChoosePrecision(options.precision, choice.name));
+  SB_ASSIGN_OR_RETURN(
+      loaded.backend,
+      kernels::CreateBackend(choice.name, {.threads = options.threads, .activation_type = type}));
   SB_ASSIGN_OR_RETURN(loaded.model,
                       model::Transformer::Create(config, loaded.backend.get(), /*seed=*/0));
   return loaded;
@@ -117,7 +123,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& path, const LoadOptions
     if (!parameter.trainable()) continue;
     SB_ASSIGN_OR_RETURN(const std::span<const float> data,
                         checkpoint.model.Get(parameter.name, parameter.shape));
-    SB_RETURN_IF_ERROR(loaded.backend->CopyToDevice(data.data(), parameter.value));
+    SB_RETURN_IF_ERROR(loaded.model->store()->Write(parameter, data));
   }
   return loaded;
 }

@@ -22,6 +22,7 @@ struct LoadedModel {
 struct LoadOptions {
   int block_tokens = 0;  // above 0: instead of the model's own
   std::string backend = "cpu";
+  std::string precision = "auto";  // of activations: auto, fp32 or bf16, see device_choice.h
   int threads = 1;
   // Folder of the model that adapters are for, where it is not the one that they name.
   std::string base_model;

@@ -66,9 +66,9 @@ absl::StatusOr<std::unique_ptr<AdamW>> AdamW::Create(const AdamWOptions& options
   std::unique_ptr<AdamW> out(new AdamW(options, parameters, backend));
   SB_ASSIGN_OR_RETURN(const std::vector<float> decays, WeightDecays(options, *parameters));
   const int64_t size = parameters->grads().size();
-  SB_ASSIGN_OR_RETURN(out->m_, backend->Allocate<float>(size));
-  SB_ASSIGN_OR_RETURN(out->v_, backend->Allocate<float>(size));
-  SB_ASSIGN_OR_RETURN(out->norm_, backend->Allocate<double>(1));
+  SB_ASSIGN_OR_RETURN(out->m_, backend->Allocate<float>(size, kernels::MemoryPurpose::kState));
+  SB_ASSIGN_OR_RETURN(out->v_, backend->Allocate<float>(size, kernels::MemoryPurpose::kState));
+  SB_ASSIGN_OR_RETURN(out->norm_, backend->Allocate<double>(1, kernels::MemoryPurpose::kState));
   SB_RETURN_IF_ERROR(backend->Fill(out->m_.span(), 0.0F));
   SB_RETURN_IF_ERROR(backend->Fill(out->v_.span(), 0.0F));
   for (size_t i = 0; i < decays.size(); ++i) {
@@ -104,10 +104,10 @@ absl::Status AdamW::Step(double learning_rate, double grad_scale) {
   args.step = step_ + 1;
   for (const Run& run : runs_) {
     args.weight_decay = run.weight_decay;
-    SB_RETURN_IF_ERROR(backend_->AdamW(args, parameters_->grads().Slice(run.begin, run.count),
-                                       parameters_->trainable_values().Slice(run.begin, run.count),
+    const ParameterStore::Optimized views = parameters_->OptimizerViews(run.begin, run.count);
+    SB_RETURN_IF_ERROR(backend_->AdamW(args, views.grad, views.value,
                                        m_.span().Slice(run.begin, run.count),
-                                       v_.span().Slice(run.begin, run.count)));
+                                       v_.span().Slice(run.begin, run.count), views.copy));
   }
   ++step_;
   return absl::OkStatus();

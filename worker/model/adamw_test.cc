@@ -65,7 +65,7 @@ TEST(AdamWTest, ARestoredStateContinuesBitForBit) {
 
   TestModel b = MakeModel(config, 1, /*seed=*/99);
   auto b_optimizer = *AdamW::Create({}, b.model->store(), b.backend.get());
-  SB_ASSERT_OK(b.backend->CopyToDevice(a.Host(a.model->values()), b.model->values()));
+  SB_ASSERT_OK(b.model->store()->Write(0, a.Host(a.model->values())));
   SB_ASSERT_OK(b_optimizer->ImportState(state));
   train(a, *a_optimizer, 2);
   train(b, *b_optimizer, 2);

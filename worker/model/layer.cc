@@ -10,6 +10,7 @@ namespace sparsebalance::model {
 namespace {
 
 using kernels::DeviceArray;
+using kernels::DeviceTensor;
 
 // Places of dropout within a layer; site 0 is the embedding.
 enum Site : uint32_t {
@@ -117,13 +118,17 @@ absl::Status LayerForward(const PassContext& context, int layer, const LayerWeig
   kernels::Backend* backend = context.backend;
   const LayerShape shape(context, layer);
   const int64_t tokens = shape.tokens;
-  const auto allocate = [&](int64_t columns, DeviceArray<float>* to) -> absl::Status {
+  const auto allocate = [&](int64_t columns, DeviceTensor* to) -> absl::Status {
+    SB_ASSIGN_OR_RETURN(*to, backend->AllocateActivations(tokens * columns));
+    return absl::OkStatus();
+  };
+  const auto allocate_floats = [&](int64_t columns, DeviceArray<float>* to) -> absl::Status {
     SB_ASSIGN_OR_RETURN(*to, backend->Allocate<float>(tokens * columns));
     return absl::OkStatus();
   };
 
   SB_RETURN_IF_ERROR(allocate(shape.hidden, &saved->norm1));
-  SB_RETURN_IF_ERROR(allocate(1, &saved->inverse_rms1));
+  SB_RETURN_IF_ERROR(allocate_floats(1, &saved->inverse_rms1));
   SB_RETURN_IF_ERROR(backend->RmsNormForward(shape.norm, x, weights.input_norm, saved->norm1.span(),
                                              saved->inverse_rms1.span()));
   SB_RETURN_IF_ERROR(allocate(shape.qkv_width, &saved->qkv));
@@ -136,7 +141,7 @@ absl::Status LayerForward(const PassContext& context, int layer, const LayerWeig
   }
 
   SB_RETURN_IF_ERROR(allocate(shape.q_width, &saved->attention));
-  SB_RETURN_IF_ERROR(allocate(context.config.num_heads, &saved->lse));
+  SB_RETURN_IF_ERROR(allocate_floats(context.config.num_heads, &saved->lse));
   SB_RETURN_IF_ERROR(backend->AttentionForward(shape.attention, context.layout, saved->lists, qkv,
                                                shape.Key(qkv), shape.Value(qkv),
                                                saved->attention.span(), saved->lse.span()));
@@ -148,7 +153,7 @@ absl::Status LayerForward(const PassContext& context, int layer, const LayerWeig
                                        saved->middle.span()));
 
   SB_RETURN_IF_ERROR(allocate(shape.hidden, &saved->norm2));
-  SB_RETURN_IF_ERROR(allocate(1, &saved->inverse_rms2));
+  SB_RETURN_IF_ERROR(allocate_floats(1, &saved->inverse_rms2));
   SB_RETURN_IF_ERROR(backend->RmsNormForward(shape.norm, saved->middle.span(),
                                              weights.post_attention_norm, saved->norm2.span(),
                                              saved->inverse_rms2.span()));
@@ -171,12 +176,12 @@ absl::Status LayerBackward(const PassContext& context, int layer, const LayerWei
   const LayerShape shape(context, layer);
   const int64_t tokens = shape.tokens;
   {
-    SB_ASSIGN_OR_RETURN(DeviceArray<float> activated_grad,
-                        backend->Allocate<float>(tokens * shape.ffn));
-    SB_ASSIGN_OR_RETURN(DeviceArray<float> gate_up_grad,
-                        backend->Allocate<float>(tokens * 2 * shape.ffn));
-    SB_ASSIGN_OR_RETURN(DeviceArray<float> norm_grad,
-                        backend->Allocate<float>(tokens * shape.hidden));
+    SB_ASSIGN_OR_RETURN(DeviceTensor activated_grad,
+                        backend->AllocateActivations(tokens * shape.ffn));
+    SB_ASSIGN_OR_RETURN(DeviceTensor gate_up_grad,
+                        backend->AllocateActivations(tokens * 2 * shape.ffn));
+    SB_ASSIGN_OR_RETURN(DeviceTensor norm_grad,
+                        backend->AllocateActivations(tokens * shape.hidden));
     SB_RETURN_IF_ERROR(ProjectIntoStreamBackward(
         backend, shape.down, weights.down, weight_grads.down, shape.mlp_dropout,
         saved.activated.span(), grad, activated_grad.span()));
@@ -189,15 +194,15 @@ absl::Status LayerBackward(const PassContext& context, int layer, const LayerWei
     SB_RETURN_IF_ERROR(backend->RmsNormBackward(
         shape.norm, saved.middle.span(), weights.post_attention_norm, saved.inverse_rms2.span(),
         norm_grad.span(), grad, weight_grads.post_attention_norm));
-    for (DeviceArray<float>* used :
-         {&saved.activated, &saved.gate_up, &saved.norm2, &saved.inverse_rms2, &saved.middle}) {
+    for (DeviceTensor* used : {&saved.activated, &saved.gate_up, &saved.norm2, &saved.middle}) {
       *used = {};
     }
+    saved.inverse_rms2 = {};
   }
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> attention_grad,
-                      backend->Allocate<float>(tokens * shape.q_width));
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> qkv_grad_array,
-                      backend->Allocate<float>(tokens * shape.qkv_width));
+  SB_ASSIGN_OR_RETURN(DeviceTensor attention_grad,
+                      backend->AllocateActivations(tokens * shape.q_width));
+  SB_ASSIGN_OR_RETURN(DeviceTensor qkv_grad_array,
+                      backend->AllocateActivations(tokens * shape.qkv_width));
   const DeviceBuffer qkv_grad = qkv_grad_array.span();
   const ConstDeviceBuffer qkv = saved.qkv.span();
   SB_RETURN_IF_ERROR(ProjectIntoStreamBackward(
@@ -208,8 +213,7 @@ absl::Status LayerBackward(const PassContext& context, int layer, const LayerWei
       saved.attention.span(), saved.lse.span(), attention_grad.span(), qkv_grad,
       shape.Key(qkv_grad), shape.Value(qkv_grad)));
   SB_RETURN_IF_ERROR(backend->Rope(shape.rope, context.rope_table, true, qkv_grad));
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> norm_grad,
-                      backend->Allocate<float>(tokens * shape.hidden));
+  SB_ASSIGN_OR_RETURN(DeviceTensor norm_grad, backend->AllocateActivations(tokens * shape.hidden));
   SB_RETURN_IF_ERROR(ProjectBackward(backend, shape.qkv, weights.qkv, weight_grads.qkv,
                                      saved.norm1.span(), qkv_grad, norm_grad.span()));
   return backend->RmsNormBackward(shape.norm, x, weights.input_norm, saved.inverse_rms1.span(),

@@ -28,13 +28,16 @@ struct PassContext {
 // What a layer keeps from forward for backward. Backward uses the saved selection of blocks: to
 // route again could break ties of scores differently.
 struct LayerActivations {
-  kernels::DeviceArray<float> norm1, inverse_rms1;  // [tokens, hidden], [tokens]
-  kernels::DeviceArray<float> qkv;                  // [tokens, q + k + v widths], rotated
+  kernels::DeviceTensor norm1;               // [tokens, hidden]
+  kernels::DeviceArray<float> inverse_rms1;  // [tokens]
+  kernels::DeviceTensor qkv;                 // [tokens, q + k + v widths], rotated
   kernels::BlockLists lists;
-  kernels::DeviceArray<float> attention, lse;  // [tokens, q width], [heads, tokens]
-  kernels::DeviceArray<float> middle;          // [tokens, hidden], after attention
-  kernels::DeviceArray<float> norm2, inverse_rms2;
-  kernels::DeviceArray<float> gate_up, activated;  // [tokens, 2 * ffn], [tokens, ffn]
+  kernels::DeviceTensor attention;  // [tokens, q width]
+  kernels::DeviceArray<float> lse;  // [heads, tokens]
+  kernels::DeviceTensor middle;     // [tokens, hidden], after attention
+  kernels::DeviceTensor norm2;
+  kernels::DeviceArray<float> inverse_rms2;
+  kernels::DeviceTensor gate_up, activated;  // [tokens, 2 * ffn], [tokens, ffn]
 };
 
 // Dropout of the embedding, which lies before all layers.

@@ -27,18 +27,6 @@ ModelConfig AdaptedConfig(std::string_view targets, int rank = 3) {
   return config;
 }
 
-// Adapters as after some training: B is not 0 any more.
-TestModel MakeTrained(const ModelConfig& config, int threads = 1) {
-  TestModel m = MakeModel(config, threads);
-  for (const Parameter& p : m.model->store()->adapter_parameters()) {
-    std::vector<float> values = m.Host(p.value);
-    const RandomStream noise(5, p.name);
-    for (size_t i = 0; i < values.size(); ++i) values[i] += 0.2F * static_cast<float>(noise.At(i));
-    EXPECT_TRUE(m.backend->CopyToDevice(values, p.value).ok());
-  }
-  return m;
-}
-
 const Parameter& Named(const TestModel& m, const std::string& name) {
   for (const Parameter& p : m.model->parameters()) {
     if (p.name == name) return p;
@@ -71,8 +59,7 @@ TestModel Merged(const TestModel& adapted) {
   config.lora = {};
   TestModel out = MakeModel(config);
   for (const Parameter& p : out.model->parameters()) {
-    EXPECT_TRUE(
-        out.backend->CopyToDevice(adapted.Host(Named(adapted, p.name).value), p.value).ok());
+    EXPECT_TRUE(out.model->store()->Write(p, adapted.Host(Named(adapted, p.name).value)).ok());
   }
   for (const Adapted& projection : AdaptedProjections(adapted)) {
     const Parameter& w = Named(out, projection.weight);
@@ -87,7 +74,7 @@ TestModel Merged(const TestModel& adapted) {
         }
       }
     }
-    EXPECT_TRUE(out.backend->CopyToDevice(value, w.value).ok());
+    EXPECT_TRUE(out.model->store()->Write(w, value).ok());
   }
   return out;
 }
@@ -228,8 +215,7 @@ TEST(DropoutTest, GradientsMatchDifferencesOfTheLossUnderTheSameMasks) {
     MicroBatch batch = RandomBatch(config, {21, 13}, 100);
     batch.dropout_keys = {17, 18};
     const std::vector<float> grads = Gradients(m, batch);
-    const DeviceBuffer values = m.model->store()->trainable_values();
-    const std::vector<float> start = m.Host(values);
+    const std::vector<float> start = m.Host(m.model->store()->trainable_values());
     double squared = 0;
     for (const float g : grads) squared += static_cast<double>(g) * g;
     const auto loss_at = [&](double step) {
@@ -237,7 +223,7 @@ TEST(DropoutTest, GradientsMatchDifferencesOfTheLossUnderTheSameMasks) {
       for (size_t i = 0; i < moved.size(); ++i) {
         moved[i] += static_cast<float>(step * grads[i] / std::sqrt(squared));
       }
-      EXPECT_TRUE(m.backend->CopyToDevice(moved, values).ok());
+      EXPECT_TRUE(m.model->store()->Write(m.model->store()->trainable_begin(), moved).ok());
       const auto report = m.model->Loss(batch, kGuardOff);
       EXPECT_TRUE(report.ok()) << report.status();
       return 0.1 * report->loss_sum;

@@ -10,9 +10,8 @@ namespace sparsebalance::model {
 namespace {
 
 using kernels::DeviceArray;
+using kernels::DeviceTensor;
 using kernels::Event;
-
-constexpr int64_t kMaxLogits = int64_t{1} << 22;  // 16 MiB
 
 void AddInterval(const kernels::EventInterval& from, kernels::EventInterval* to) {
   to->seconds += from.seconds;
@@ -21,8 +20,8 @@ void AddInterval(const kernels::EventInterval& from, kernels::EventInterval* to)
 
 }  // namespace
 
-int64_t LossHeadRows(const ModelConfig& config, int64_t tokens) {
-  return std::clamp<int64_t>(kMaxLogits / config.vocab_size, 1, tokens);
+int64_t LossHeadRows(const ModelConfig& config, const kernels::Backend& backend, int64_t tokens) {
+  return std::clamp<int64_t>(backend.WorkingElements() / config.vocab_size, 1, tokens);
 }
 
 absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
@@ -32,7 +31,7 @@ absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
   const int64_t hidden = config.hidden_size;
   const int64_t vocabulary = config.vocab_size;
   const int64_t tokens = input.tokens;
-  const int64_t piece = LossHeadRows(config, tokens);
+  const int64_t piece = LossHeadRows(config, *backend, tokens);
   const kernels::NormShape norm_shape{tokens, hidden, config.rms_norm_eps};
   const bool backward = !x_grad.empty();
 
@@ -45,11 +44,11 @@ absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
   };
 
   SB_RETURN_IF_ERROR(mark());
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> normed, backend->Allocate<float>(tokens * hidden));
+  SB_ASSIGN_OR_RETURN(DeviceTensor normed, backend->AllocateActivations(tokens * hidden));
   SB_ASSIGN_OR_RETURN(DeviceArray<float> inverse_rms, backend->Allocate<float>(tokens));
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> logits, backend->Allocate<float>(piece * vocabulary));
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> normed_grad,
-                      backend->Allocate<float>(backward ? tokens * hidden : 0));
+  SB_ASSIGN_OR_RETURN(DeviceTensor logits, backend->AllocateActivations(piece * vocabulary));
+  SB_ASSIGN_OR_RETURN(DeviceTensor normed_grad,
+                      backend->AllocateActivations(backward ? tokens * hidden : 0));
   SB_RETURN_IF_ERROR(backend->RmsNormForward(norm_shape, input.x, weights.final_norm, normed.span(),
                                              inverse_rms.span()));
   for (int64_t begin = 0; begin < tokens; begin += piece) {

@@ -27,7 +27,7 @@ struct LossHeadTimes {
 };
 
 // Rows whose logits exist at a time.
-int64_t LossHeadRows(const ModelConfig& config, int64_t tokens);
+int64_t LossHeadRows(const ModelConfig& config, const kernels::Backend& backend, int64_t tokens);
 
 // Adds the loss to loss_sum[0]. Where x_grad [tokens, hidden] is not empty, writes the gradient of
 // x to it and adds to the gradients of the final norm and the output matrix as far as they are

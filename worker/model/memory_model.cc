@@ -26,6 +26,7 @@ class Sizes {
         const kernels::PackedBlocks& blocks, const std::vector<int32_t>& budgets)
       : config_(config),
         backend_(backend),
+        element_(kernels::ElementBytes(backend.activation_type())),
         tokens_(blocks.tokens()),
         hidden_(config.hidden_size),
         q_width_(static_cast<int64_t>(config.num_heads) * config.HeadDim()),
@@ -33,13 +34,13 @@ class Sizes {
         ffn_(config.intermediate_size) {
     const kernels::AttentionShape shape{config.num_heads, config.num_kv_heads, config.HeadDim(),
                                         qkv_width_,       qkv_width_,          q_width_};
-    attention_forward_scratch_ = backend.AttentionForwardScratch(shape, blocks);
-    attention_backward_scratch_ = backend.AttentionBackwardScratch(shape, blocks);
     int64_t pairs = 0;
     for (int64_t b = 0; b < blocks.blocks(); ++b) {
       const int64_t chosen = budgets[blocks.block_sequence[b]] - 1;
       pairs += blocks.BlockTokens(b) * std::min(chosen, blocks.PastBlocks(b));
     }
+    attention_forward_scratch_ = backend.AttentionForwardScratch(shape, blocks, pairs);
+    attention_backward_scratch_ = backend.AttentionBackwardScratch(shape, blocks, pairs);
     const LoraConfig& lora = config.lora;
     const auto projection = [&](int64_t inputs, int64_t outputs,
                                 std::initializer_list<Projection> parts, bool into_stream) {
@@ -64,16 +65,16 @@ class Sizes {
   int64_t Hidden() const { return Columns(hidden_); }
   int64_t Lists() const { return lists_; }
   int64_t Batch() const {
-    return Columns(config_.HeadDim()) + Columns(1) + 2 * Taken(tokens_ * int64_t{sizeof(int32_t)}) +
+    return Floats(config_.HeadDim()) + Floats(1) + 2 * Taken(tokens_ * int64_t{sizeof(int32_t)}) +
            (config_.Drops() ? Taken(tokens_ * int64_t{sizeof(uint64_t)}) : 0);
   }
   // LayerActivations, in two parts: up to the attention's output, and the rest.
   int64_t AttentionPart() const {
-    return Columns(hidden_) + Columns(1) + Columns(qkv_width_) + Columns(q_width_) +
-           Columns(config_.num_heads);
+    return Columns(hidden_) + Floats(1) + Columns(qkv_width_) + Columns(q_width_) +
+           Floats(config_.num_heads);
   }
   int64_t MlpPart() const {
-    return 2 * Columns(hidden_) + Columns(1) + Columns(2 * ffn_) + Columns(ffn_);
+    return 2 * Columns(hidden_) + Floats(1) + Columns(2 * ffn_) + Columns(ffn_);
   }
   int64_t Layer() const { return AttentionPart() + Lists() + MlpPart(); }
 
@@ -95,8 +96,8 @@ class Sizes {
     return std::max(mlp, attention);
   }
   int64_t LossHead() const {
-    const int64_t rows = LossHeadRows(config_, tokens_);
-    return 2 * Columns(hidden_) + Columns(1) + Taken(rows * config_.vocab_size * kFloat) +
+    const int64_t rows = LossHeadRows(config_, backend_, tokens_);
+    return 2 * Columns(hidden_) + Floats(1) + Taken(rows * config_.vocab_size * element_) +
            (config_.lora.enabled() ? 0
                                    : backend_.MatmulScratch({.m = config_.vocab_size,
                                                              .n = hidden_,
@@ -107,10 +108,13 @@ class Sizes {
 
  private:
   int64_t Taken(int64_t bytes) const { return backend_.AllocatedBytes(bytes); }
-  int64_t Columns(int64_t columns) const { return Taken(tokens_ * columns * kFloat); }
+  // Of activations, and of statistics and tables.
+  int64_t Columns(int64_t columns) const { return Taken(tokens_ * columns * element_); }
+  int64_t Floats(int64_t columns) const { return Taken(tokens_ * columns * kFloat); }
 
   const ModelConfig& config_;
   const kernels::Backend& backend_;
+  int64_t element_;  // bytes
   int64_t tokens_, hidden_, q_width_, qkv_width_, ffn_;
   int64_t attention_forward_scratch_ = 0;
   int64_t attention_backward_scratch_ = 0;
@@ -140,6 +144,10 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const ModelConfig& config,
   const ArenaSizes arenas = ParameterArenaSizes(config);
   out.state = backend.AllocatedBytes(arenas.values * kFloat) +
               3 * backend.AllocatedBytes(arenas.trainable * kFloat);
+  if (backend.activation_type() != kernels::ElementType::kFloat32) {
+    out.state +=
+        backend.AllocatedBytes(arenas.values * kernels::ElementBytes(backend.activation_type()));
+  }
   out.activations = sizes.Batch() + layers * sizes.Hidden() + kept;
   // Forward through the last layer: its output is there besides the inputs of all.
   const int64_t forward = sizes.Hidden() + sizes.ForwardScratch() +

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/create_backend.h"
 #include "worker/model/adamw.h"
 #include "worker/model/model_test_util.h"
 

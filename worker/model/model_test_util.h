@@ -12,8 +12,10 @@
 
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
+#include "kernels/create_backend.h"
 #include "worker/model/config.h"
 #include "worker/model/micro_batch.h"
+#include "worker/model/random.h"
 #include "worker/model/transformer.h"
 
 namespace sparsebalance::model {
@@ -89,20 +91,39 @@ struct TestModel {
   std::unique_ptr<kernels::Backend> backend;
   std::unique_ptr<Transformer> model;
 
-  std::vector<float> Host(DeviceBuffer buffer) const {
+  std::vector<float> Host(ConstDeviceBuffer buffer) const {
     std::vector<float> out(buffer.size());
     EXPECT_TRUE(backend->CopyToHost(buffer, out.data()).ok());
     return out;
   }
 };
 
-inline TestModel MakeModel(const ModelConfig& config, int threads = 1, uint64_t seed = 7) {
+inline TestModel MakeModelOn(std::unique_ptr<kernels::Backend> backend, const ModelConfig& config,
+                             uint64_t seed = 7) {
   TestModel out;
-  out.backend = *kernels::CreateBackend("cpu", {.threads = threads, .poison_allocations = true});
+  out.backend = std::move(backend);
   auto model = Transformer::Create(config, out.backend.get(), seed);
   EXPECT_TRUE(model.ok()) << model.status();
   out.model = *std::move(model);
   return out;
+}
+
+inline TestModel MakeModel(const ModelConfig& config, int threads = 1, uint64_t seed = 7) {
+  return MakeModelOn(
+      *kernels::CreateBackend("cpu", {.threads = threads, .poison_allocations = true}), config,
+      seed);
+}
+
+// Adapters as after some training: B is not 0 any more.
+inline TestModel MakeTrained(const ModelConfig& config, int threads = 1) {
+  TestModel m = MakeModel(config, threads);
+  for (const Parameter& p : m.model->store()->adapter_parameters()) {
+    std::vector<float> values = m.Host(p.value);
+    const RandomStream noise(5, p.name);
+    for (size_t i = 0; i < values.size(); ++i) values[i] += 0.2F * static_cast<float>(noise.At(i));
+    EXPECT_TRUE(m.model->store()->Write(p, values).ok());
+  }
+  return m;
 }
 
 }  // namespace sparsebalance::model

@@ -198,6 +198,15 @@ ModelWeights MakeViews(const ModelConfig& config, const std::vector<Slot>& slots
   return out;
 }
 
+// Norm weights are few, and errors in them are errors of whole columns.
+void KeepNorms(const ModelWeights& from, ModelWeights* to) {
+  for (size_t l = 0; l < from.layers.size(); ++l) {
+    to->layers[l].input_norm = from.layers[l].input_norm;
+    to->layers[l].post_attention_norm = from.layers[l].post_attention_norm;
+  }
+  to->final_norm = from.final_norm;
+}
+
 absl::Status Initialize(const Slot& slot, double range, uint64_t seed, kernels::Backend* backend,
                         DeviceBuffer to) {
   if (slot.init == Init::kOne || slot.init == Init::kZero) {
@@ -221,6 +230,39 @@ absl::Status Initialize(const Slot& slot, double range, uint64_t seed, kernels::
 }
 
 }  // namespace
+
+absl::Status ParameterStore::Write(int64_t begin, std::span<const float> values) {
+  const auto count = static_cast<int64_t>(values.size());
+  if (begin < 0 || count > values_.size() - begin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("values ", begin, " to ", begin + count, " of a model of ", values_.size()));
+  }
+  copy_is_stale_ = true;
+  return backend_->CopyToDevice(values.data(), values_.span().Slice(begin, count));
+}
+
+absl::Status ParameterStore::Write(const Parameter& parameter, std::span<const float> values) {
+  if (static_cast<int64_t>(values.size()) != parameter.value.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(values.size(), " values for ", parameter.name,
+                                                   ", which has ", parameter.value.size()));
+  }
+  return Write(parameter.arena_offset, values);
+}
+
+absl::Status ParameterStore::RefreshCompute() {
+  if (!copy_is_stale_) return absl::OkStatus();
+  if (copy_.size() > 0) {
+    SB_RETURN_IF_ERROR(backend_->CopyDeviceToDevice(values(), copy_.span()));
+  }
+  copy_is_stale_ = false;
+  return absl::OkStatus();
+}
+
+ParameterStore::Optimized ParameterStore::OptimizerViews(int64_t begin, int64_t count) const {
+  const int64_t first = trainable_begin_ + begin;
+  return {grads().Slice(begin, count), DeviceBuffer(values_.span()).Slice(first, count),
+          copy_.size() > 0 ? copy_.span().Slice(first, count) : DeviceBuffer()};
+}
 
 ArenaSizes ParameterArenaSizes(const ModelConfig& config) {
   const ArenaLayout layout = LayOut(config);
@@ -252,24 +294,37 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const Mod
   SB_RETURN_IF_ERROR(config.Validate());
   const ArenaLayout layout = LayOut(config);
   const int64_t begin = layout.trainable_begin();
-  std::unique_ptr<ParameterStore> store(new ParameterStore());
+  std::unique_ptr<ParameterStore> store(new ParameterStore(backend));
   store->trainable_begin_ = begin;
-  SB_ASSIGN_OR_RETURN(store->values_, backend->Allocate<float>(layout.size()));
-  SB_ASSIGN_OR_RETURN(store->grads_, backend->Allocate<float>(layout.size() - begin));
-  SB_RETURN_IF_ERROR(backend->Fill(store->values(), 0.0F));
+  SB_ASSIGN_OR_RETURN(store->values_,
+                      backend->Allocate<float>(layout.size(), kernels::MemoryPurpose::kState));
+  SB_ASSIGN_OR_RETURN(store->grads_, backend->Allocate<float>(layout.size() - begin,
+                                                              kernels::MemoryPurpose::kState));
+  const DeviceBuffer values = store->values_.span();
+  SB_RETURN_IF_ERROR(backend->Fill(values, 0.0F));
   SB_RETURN_IF_ERROR(backend->Fill(store->grads(), 0.0F));
   for (const Slot& slot : layout.slots()) {
     Parameter p;
     p.name = slot.name;
     p.shape = slot.shape;
-    p.value = store->values().Slice(slot.offset, slot.count);
+    p.value = values.Slice(slot.offset, slot.count);
     if (slot.offset >= begin) p.grad = store->grads().Slice(slot.offset - begin, slot.count);
     p.arena_offset = slot.offset;
-    SB_RETURN_IF_ERROR(Initialize(slot, config.initializer_range, seed, backend, p.value));
+    SB_RETURN_IF_ERROR(Initialize(slot, config.initializer_range, seed, backend,
+                                  values.Slice(slot.offset, slot.count)));
     store->parameters_.push_back(std::move(p));
   }
   store->base_count_ = BaseShapes(config).size();
-  store->value_views_ = MakeViews(config, layout.slots(), 0, store->values());
+  const ModelWeights value_views = MakeViews(config, layout.slots(), 0, values);
+  if (backend->activation_type() == kernels::ElementType::kFloat32) {
+    store->compute_views_ = value_views;
+  } else {
+    SB_ASSIGN_OR_RETURN(store->copy_,
+                        backend->AllocateTensor(layout.size(), backend->activation_type(),
+                                                kernels::MemoryPurpose::kState));
+    store->compute_views_ = MakeViews(config, layout.slots(), 0, store->copy_.span());
+    KeepNorms(value_views, &store->compute_views_);
+  }
   store->grad_views_ = MakeViews(config, layout.slots(), begin, store->grads());
   return store;
 }

@@ -18,8 +18,10 @@ using kernels::DeviceBuffer;
 struct Parameter {
   std::string name;            // as in Hugging Face Qwen2: model.layers.0.self_attn.q_proj.weight
   std::vector<int64_t> shape;  // matrices are [outputs, inputs]
-  DeviceBuffer value, grad;    // views into the arenas; frozen parameters have no gradient
-  int64_t arena_offset = 0;    // elements before it in the arena of values
+  // Views into the arenas; frozen parameters have no gradient. ParameterStore::Write sets values.
+  ConstDeviceBuffer value;
+  DeviceBuffer grad;
+  int64_t arena_offset = 0;  // elements before it in the arena of values
 
   bool trainable() const { return !grad.empty(); }
   bool is_matrix() const { return shape.size() > 1; }
@@ -41,9 +43,9 @@ struct ProjectionWeights {
   AdapterWeights adapters;
 };
 
-// Views that one layer computes with, of values or of gradients; those of frozen gradients are
-// empty. q, k and v projections lie side by side and are one matrix to the kernels; so do gate and
-// up.
+// Views of a layer's weights as it computes with them, or of their gradients; those of frozen
+// gradients are empty. q, k and v projections lie side by side and are one matrix to the kernels;
+// so do gate and up.
 struct LayerWeights {
   DeviceBuffer input_norm;           // [hidden]
   ProjectionWeights qkv;             // [(heads + 2 kv heads) * head_dim, hidden]
@@ -62,7 +64,7 @@ struct ModelWeights {
 
 // Elements of the arenas: parameters and the gaps between them.
 struct ArenaSizes {
-  int64_t values = 0;
+  int64_t values = 0;     // and their copy, where there is one
   int64_t trainable = 0;  // gradients, and each moment of the optimizer
 };
 ArenaSizes ParameterArenaSizes(const ModelConfig& config);
@@ -83,6 +85,9 @@ std::vector<ParameterShape> AdapterShapes(const ModelConfig& config);
 // All values in one arena, and all gradients in another that is laid out as the trainable part of
 // the first, so that gradients can be reduced in buckets that do not care for parameters. That part
 // is everything, or with adapters these alone. Gaps between parameters hold zeros.
+//
+// Values are float32. A backend with activations of another type computes with a copy of them in
+// that type, but for norm weights; the optimizer writes both.
 class ParameterStore {
  public:
   // Matrices are normal with the config's initializer_range, biases 0, norm weights 1. Adapters
@@ -99,23 +104,42 @@ class ParameterStore {
   std::span<const Parameter> adapter_parameters() const {
     return std::span(parameters_).subspan(base_count_);
   }
-  DeviceBuffer values() const { return values_.span(); }
+  ConstDeviceBuffer values() const { return values_.span(); }
   DeviceBuffer grads() const { return grads_.span(); }
   // The values that grads() belong to, and where they begin in values().
-  DeviceBuffer trainable_values() const { return values().Slice(trainable_begin_); }
+  ConstDeviceBuffer trainable_values() const { return values().Slice(trainable_begin_); }
   int64_t trainable_begin() const { return trainable_begin_; }
-  const ModelWeights& value_views() const { return value_views_; }
+
+  // Replaces values from element `begin` of values() on. INVALID_ARGUMENT where they do not fit.
+  absl::Status Write(int64_t begin, std::span<const float> values);
+  // All of one parameter.
+  absl::Status Write(const Parameter& parameter, std::span<const float> values);
+
+  // What a pass computes with. It is as new as the values after a call of RefreshCompute, which
+  // costs nothing where nothing was written.
+  absl::Status RefreshCompute();
+  const ModelWeights& compute_views() const { return compute_views_; }
   const ModelWeights& grad_views() const { return grad_views_; }
 
- private:
-  ParameterStore() = default;
+  // Elements [begin, begin + count) of grads() and of what belongs to them, for an optimizer. It
+  // must write `copy` together with `value`; it is empty where computing needs no copy.
+  struct Optimized {
+    DeviceBuffer grad, value, copy;
+  };
+  Optimized OptimizerViews(int64_t begin, int64_t count) const;
 
+ private:
+  explicit ParameterStore(kernels::Backend* backend) : backend_(backend) {}
+
+  kernels::Backend* backend_;
   std::vector<Parameter> parameters_;
   size_t base_count_ = 0;
   kernels::DeviceArray<float> values_;
   kernels::DeviceArray<float> grads_;
+  kernels::DeviceTensor copy_;  // of values_; empty where activations are float32
+  bool copy_is_stale_ = true;
   int64_t trainable_begin_ = 0;
-  ModelWeights value_views_;
+  ModelWeights compute_views_;
   ModelWeights grad_views_;
 };
 

@@ -7,7 +7,7 @@
 namespace sparsebalance::model {
 namespace {
 
-using kernels::DeviceArray;
+using kernels::DeviceTensor;
 
 absl::Status Drop(kernels::Backend* backend, const Dropout& dropout, int64_t tokens,
                   int64_t columns, bool accumulate, ConstDeviceBuffer x, DeviceBuffer y) {
@@ -21,9 +21,9 @@ absl::Status Drop(kernels::Backend* backend, const Dropout& dropout, int64_t tok
 
 // What the adapters of one projection compute from its input.
 struct AdapterInput {
-  DeviceArray<float> dropped;  // [tokens, inputs]; empty without dropout
-  DeviceArray<float> hidden;   // [tokens, rank * parts], scale * drop(x) A^T
-  int64_t width = 0;           // of hidden
+  DeviceTensor dropped;  // [tokens, inputs]; empty without dropout
+  DeviceTensor hidden;   // [tokens, rank * parts], scale * drop(x) A^T
+  int64_t width = 0;     // of hidden
 
   ConstDeviceBuffer Input(ConstDeviceBuffer x) const {
     return dropped.span().empty() ? x : ConstDeviceBuffer(dropped.span());
@@ -33,12 +33,12 @@ struct AdapterInput {
 absl::Status Compress(kernels::Backend* backend, const ProjectionShape& shape,
                       const AdapterWeights& adapters, ConstDeviceBuffer x, AdapterInput* out) {
   if (shape.adapter_dropout.active()) {
-    SB_ASSIGN_OR_RETURN(out->dropped, backend->Allocate<float>(shape.tokens * shape.inputs));
+    SB_ASSIGN_OR_RETURN(out->dropped, backend->AllocateActivations(shape.tokens * shape.inputs));
     SB_RETURN_IF_ERROR(Drop(backend, shape.adapter_dropout, shape.tokens, shape.inputs, false, x,
                             out->dropped.span()));
   }
   out->width = shape.adapter_rank * static_cast<int64_t>(adapters.parts.size());
-  SB_ASSIGN_OR_RETURN(out->hidden, backend->Allocate<float>(shape.tokens * out->width));
+  SB_ASSIGN_OR_RETURN(out->hidden, backend->AllocateActivations(shape.tokens * out->width));
   SB_RETURN_IF_ERROR(
       backend->Matmul({.m = shape.tokens, .n = out->width, .k = shape.inputs, .transpose_b = true},
                       out->Input(x), adapters.a, {}, out->hidden.span()));
@@ -51,8 +51,8 @@ absl::Status AdaptersBackward(kernels::Backend* backend, const ProjectionShape& 
   // Computed again rather than kept: it is a small share of the projection.
   AdapterInput input;
   SB_RETURN_IF_ERROR(Compress(backend, shape, adapters, x, &input));
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> hidden_grad,
-                      backend->Allocate<float>(shape.tokens * input.width));
+  SB_ASSIGN_OR_RETURN(DeviceTensor hidden_grad,
+                      backend->AllocateActivations(shape.tokens * input.width));
   const int64_t rank = shape.adapter_rank;
   for (size_t p = 0; p < adapters.parts.size(); ++p) {
     const AdapterWeights::Part& part = adapters.parts[p];
@@ -151,8 +151,8 @@ absl::Status ProjectIntoStream(kernels::Backend* backend, const ProjectionShape&
                                const ProjectionWeights& weights, const Dropout& dropout,
                                ConstDeviceBuffer x, DeviceBuffer stream) {
   if (!dropout.active()) return Project(backend, shape, weights, x, true, stream);
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> branch,
-                      backend->Allocate<float>(shape.tokens * shape.outputs));
+  SB_ASSIGN_OR_RETURN(DeviceTensor branch,
+                      backend->AllocateActivations(shape.tokens * shape.outputs));
   SB_RETURN_IF_ERROR(Project(backend, shape, weights, x, false, branch.span()));
   return Drop(backend, dropout, shape.tokens, shape.outputs, true, branch.span(), stream);
 }
@@ -165,8 +165,8 @@ absl::Status ProjectIntoStreamBackward(kernels::Backend* backend, const Projecti
   if (!dropout.active()) {
     return ProjectBackward(backend, shape, weights, grads, x, stream_grad, x_grad);
   }
-  SB_ASSIGN_OR_RETURN(DeviceArray<float> branch_grad,
-                      backend->Allocate<float>(shape.tokens * shape.outputs));
+  SB_ASSIGN_OR_RETURN(DeviceTensor branch_grad,
+                      backend->AllocateActivations(shape.tokens * shape.outputs));
   SB_RETURN_IF_ERROR(
       Drop(backend, dropout, shape.tokens, shape.outputs, false, stream_grad, branch_grad.span()));
   return ProjectBackward(backend, shape, weights, grads, x, branch_grad.span(), x_grad);
@@ -175,7 +175,7 @@ absl::Status ProjectIntoStreamBackward(kernels::Backend* backend, const Projecti
 ProjectionScratch ScratchOf(const kernels::Backend& backend, const ProjectionShape& shape,
                             int adapters, bool base_is_trained, bool stream_dropout) {
   const auto taken = [&](int64_t columns) {
-    return backend.AllocatedBytes(shape.tokens * columns * static_cast<int64_t>(sizeof(float)));
+    return backend.AllocatedBytes(shape.tokens * columns * ElementBytes(backend.activation_type()));
   };
   const auto gradient = [&](int64_t outputs, int64_t inputs) {
     return backend.MatmulScratch(

@@ -5,11 +5,10 @@
 #include <span>
 
 #include "kernels/status_macros.h"
+#include "worker/model/loss_head.h"
 
 namespace sparsebalance::model {
 namespace {
-
-constexpr int64_t kMaxLogits = int64_t{1} << 22;  // 16 MiB
 
 // In double, against the largest logit, so that nothing overflows.
 TokenScore Score(std::span<const float> logits, int64_t position, int32_t target) {
@@ -29,12 +28,11 @@ absl::Status ScoreTokens(const ModelConfig& config, kernels::Backend* backend,
   const int64_t hidden = config.hidden_size;
   const int64_t vocabulary = config.vocab_size;
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
-  const int64_t piece = std::clamp<int64_t>(kMaxLogits / vocabulary, 1, tokens);
-  SB_ASSIGN_OR_RETURN(kernels::DeviceArray<float> normed,
-                      backend->Allocate<float>(tokens * hidden));
+  const int64_t piece = LossHeadRows(config, *backend, tokens);
+  SB_ASSIGN_OR_RETURN(kernels::DeviceTensor normed, backend->AllocateActivations(tokens * hidden));
   SB_ASSIGN_OR_RETURN(kernels::DeviceArray<float> inverse_rms, backend->Allocate<float>(tokens));
-  SB_ASSIGN_OR_RETURN(kernels::DeviceArray<float> logits,
-                      backend->Allocate<float>(piece * vocabulary));
+  SB_ASSIGN_OR_RETURN(kernels::DeviceTensor logits,
+                      backend->AllocateActivations(piece * vocabulary));
   SB_RETURN_IF_ERROR(backend->RmsNormForward({tokens, hidden, config.rms_norm_eps}, x,
                                              weights.final_norm, normed.span(),
                                              inverse_rms.span()));

@@ -7,6 +7,7 @@
 
 #include "benchmark/benchmark.h"
 #include "kernels/backend.h"
+#include "kernels/create_backend.h"
 #include "kernels/packed_blocks.h"
 #include "worker/model/adamw.h"
 #include "worker/model/transformer.h"

@@ -22,6 +22,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
 #include "kernels/backend.h"
+#include "kernels/create_backend.h"
 #include "worker/model/adamw.h"
 #include "worker/model/transformer.h"
 #include "worker/model/useful_flops.h"

@@ -13,6 +13,7 @@ namespace sparsebalance::model {
 namespace {
 
 using kernels::DeviceArray;
+using kernels::DeviceTensor;
 using kernels::Event;
 using kernels::EventInterval;
 
@@ -147,7 +148,8 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   }
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
   const int64_t width = config_.hidden_size;
-  const ModelWeights& weights = store_->value_views();
+  SB_RETURN_IF_ERROR(store_->RefreshCompute());
+  const ModelWeights& weights = store_->compute_views();
   const ModelWeights& weight_grads = store_->grad_views();
 
   SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> begin, backend_->RecordEvent());
@@ -164,15 +166,15 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   const Dropout embedding_dropout = EmbeddingDropout(context);
 
   const size_t layers = weights.layers.size();
-  std::vector<DeviceArray<float>> inputs(layers + 1);  // of each layer; then the last one's output
+  std::vector<DeviceTensor> inputs(layers + 1);  // of each layer; then the last one's output
   std::vector<LayerActivations> saved(layers);
   std::vector<LayerRouting> routing(layers);
-  SB_ASSIGN_OR_RETURN(inputs[0], backend_->Allocate<float>(tokens * width));
+  SB_ASSIGN_OR_RETURN(inputs[0], backend_->AllocateActivations(tokens * width));
   SB_RETURN_IF_ERROR(
       backend_->EmbeddingForward(width, device.tokens.span(), weights.embedding, inputs[0].span()));
   SB_RETURN_IF_ERROR(DropInPlace(backend_, embedding_dropout, tokens, width, inputs[0].span()));
   for (size_t l = 0; l < layers; ++l) {
-    SB_ASSIGN_OR_RETURN(inputs[l + 1], backend_->Allocate<float>(tokens * width));
+    SB_ASSIGN_OR_RETURN(inputs[l + 1], backend_->AllocateActivations(tokens * width));
     routing[l].planned_budgets = batch.LayerBudgets(l, layers);
     routing[l].audit_queries = batch.audit_queries;
     SB_RETURN_IF_ERROR(LayerForward(context, static_cast<int>(l), weights.layers[l],
@@ -187,9 +189,9 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   }
   SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> layers_done, backend_->RecordEvent());
 
-  DeviceArray<float> grad;
+  DeviceTensor grad;
   if (backward) {
-    SB_ASSIGN_OR_RETURN(grad, backend_->Allocate<float>(tokens * width));
+    SB_ASSIGN_OR_RETURN(grad, backend_->AllocateActivations(tokens * width));
   }
   LossHeadTimes head_times;
   SB_RETURN_IF_ERROR(RunLossHead(config_, backend_, weights, weight_grads,

@@ -48,7 +48,7 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
   const std::vector<Parameter>& parameters() const { return store_->parameters(); }
   // One contiguous arena each; see ParameterStore.
-  DeviceBuffer values() const { return store_->values(); }
+  ConstDeviceBuffer values() const { return store_->values(); }
   DeviceBuffer grads() const { return store_->grads(); }
   ParameterStore* store() { return store_.get(); }
 

@@ -38,7 +38,7 @@ void ExpectMatchesReference(const ModelConfig& config, const MicroBatch& batch) 
   std::mt19937 generator(3);
   std::vector<float> values = m.Host(m.model->values());
   for (float& v : values) v += 0.2F * (static_cast<float>(generator() % 1000) / 500.0F - 1.0F);
-  SB_ASSERT_OK(m.backend->CopyToDevice(values, m.model->values()));
+  SB_ASSERT_OK(m.model->store()->Write(0, values));
   SB_ASSERT_OK(m.model->ZeroGrads());
   const double scale = 0.125;
   const auto report = m.model->ForwardBackward(batch, scale, kGuardOff);

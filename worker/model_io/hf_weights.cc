@@ -167,7 +167,7 @@ absl::Status HfWeights::Load(kernels::Backend* backend, model::ParameterStore* s
   for (const model::Parameter& parameter : store->base_parameters()) {
     values.resize(static_cast<size_t>(parameter.value.size()));
     SB_RETURN_IF_ERROR(Read(parameter.name, values));
-    SB_RETURN_IF_ERROR(backend->CopyToDevice(values, parameter.value));
+    SB_RETURN_IF_ERROR(store->Write(parameter, values));
   }
   return absl::OkStatus();
 }

@@ -207,7 +207,7 @@ absl::Status LoadAdapters(const TensorSource& adapters, kernels::Backend* backen
   for (const model::Parameter& parameter : store->adapter_parameters()) {
     values.resize(static_cast<size_t>(parameter.value.size()));
     SB_RETURN_IF_ERROR(adapters.read({.name = parameter.name, .shape = parameter.shape}, values));
-    SB_RETURN_IF_ERROR(backend->CopyToDevice(values, parameter.value));
+    SB_RETURN_IF_ERROR(store->Write(parameter, values));
   }
   return absl::OkStatus();
 }

@@ -37,18 +37,6 @@ ModelConfig Adapted(const char* targets = "q_proj,v_proj,down_proj") {
   return config;
 }
 
-// B is not 0, as after training.
-model::TestModel MakeTrained(const ModelConfig& config) {
-  model::TestModel m = model::MakeModel(config);
-  for (const model::Parameter& p : m.model->store()->adapter_parameters()) {
-    std::vector<float> values = m.Host(p.value);
-    const model::RandomStream noise(5, p.name);
-    for (size_t i = 0; i < values.size(); ++i) values[i] += 0.2F * static_cast<float>(noise.At(i));
-    EXPECT_TRUE(m.backend->CopyToDevice(values, p.value).ok());
-  }
-  return m;
-}
-
 class AdapterFolderTest : public ::testing::Test {
  protected:
   void Save(const model::TestModel& m, const ModelConfig& config,
@@ -68,7 +56,7 @@ class AdapterFolderTest : public ::testing::Test {
 
 TEST_F(AdapterFolderTest, HoldsWhatPeftReads) {
   const ModelConfig config = Adapted("q_proj,down_proj");
-  Save(MakeTrained(config), config);
+  Save(model::MakeTrained(config), config);
   const auto json = nlohmann::json::parse(data_testing::ReadFile(path_ + "/adapter_config.json"));
   EXPECT_EQ(json.at("peft_type"), "LORA");
   EXPECT_EQ(json.at("task_type"), "CAUSAL_LM");
@@ -92,7 +80,7 @@ TEST_F(AdapterFolderTest, HoldsWhatPeftReads) {
 
 TEST_F(AdapterFolderTest, RoundTripsToTheSameBits) {
   const ModelConfig config = Adapted("all");
-  const model::TestModel made = MakeTrained(config);
+  const model::TestModel made = model::MakeTrained(config);
   Save(made, config);
   const auto read = ReadAdapterConfig(path_);
   ASSERT_TRUE(read.ok()) << read.status();
@@ -111,7 +99,7 @@ TEST_F(AdapterFolderTest, RoundTripsToTheSameBits) {
 
 TEST_F(AdapterFolderTest, MergingGivesAModelThatComputesTheSame) {
   const ModelConfig config = Adapted("all");
-  const model::TestModel made = MakeTrained(config);
+  const model::TestModel made = model::MakeTrained(config);
   const std::string merged = folder_ / "merged";
   const TensorSource source = MergedSource(
       SourceOf(made.backend.get(), made.model->store()->base_parameters()),
@@ -131,7 +119,7 @@ TEST_F(AdapterFolderTest, MergingGivesAModelThatComputesTheSame) {
 
 TEST_F(AdapterFolderTest, TensorsThatDoNotFitAreNamed) {
   const ModelConfig config = Adapted("q_proj");
-  Save(MakeTrained(config), config);
+  Save(model::MakeTrained(config), config);
   const auto weights = Open();
   ASSERT_TRUE(weights.ok());
   ModelConfig other = config;
@@ -155,7 +143,7 @@ TEST_F(AdapterFolderTest, AFolderWithOtherFilesIsNotReplaced) {
   std::filesystem::create_directories(path_);
   data_testing::WriteFile(path_ + "/README.md", "mine");
   const ModelConfig config = Adapted();
-  const model::TestModel m = MakeTrained(config);
+  const model::TestModel m = model::MakeTrained(config);
   const absl::Status status =
       SaveAdapter(path_, {config.lora, ""},
                   SourceOf(m.backend.get(), m.model->store()->adapter_parameters()), {});

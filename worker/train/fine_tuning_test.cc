@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/create_backend.h"
 #include "worker/model_io/hf_checkpoint.h"
 #include "worker/train/checkpoint_manifest.h"
 #include "worker/train/train_test_util.h"

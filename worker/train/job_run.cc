@@ -172,6 +172,7 @@ absl::Status JobRun::StartRank(size_t index) {
   dependencies.dataset = dataset_;
   dependencies.recorder = recorder_.get();
   dependencies.local_ranks = options_.ranks.size();
+  dependencies.device = static_cast<int>(index);
   dependencies.log = [this](const std::string& line) {
     options_.log(absl::StrCat("job ", train_.job.name(), ": ", line));
   };

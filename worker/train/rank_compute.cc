@@ -7,11 +7,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/create_backend.h"
 #include "kernels/dropout_mask.h"
 #include "kernels/packed_blocks.h"
 #include "kernels/status_macros.h"
 #include "worker/model_io/hf_checkpoint.h"
 #include "worker/model_io/peft_adapter.h"
+#include "worker/train/device_choice.h"
 #include "worker/train/file_util.h"
 
 namespace sparsebalance {
@@ -78,12 +80,17 @@ model::AdamWOptions AdamWOptionsOf(const TrainOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankCompute>> RankCompute::Create(
-    const TrainOptions& options, const data::IndexedDataset* dataset) {
+    const TrainOptions& options, const data::IndexedDataset* dataset, int device) {
   std::unique_ptr<RankCompute> compute(new RankCompute(options, dataset));
+  SB_ASSIGN_OR_RETURN(const kernels::BackendChoice choice, kernels::ChooseBackend(options.backend));
+  SB_ASSIGN_OR_RETURN(const kernels::ElementType type,
+                      ChoosePrecision(options.precision, choice.name));
   SB_ASSIGN_OR_RETURN(
       compute->backend_,
-      kernels::CreateBackend(options.backend, {.threads = options.threads_per_rank,
-                                               .memory_limit_bytes = options.memory_limit_bytes}));
+      kernels::CreateBackend(choice.name, {.threads = options.threads_per_rank,
+                                           .device = device,
+                                           .memory_limit_bytes = options.memory_limit_bytes,
+                                           .activation_type = type}));
   SB_ASSIGN_OR_RETURN(compute->model_, model::Transformer::Create(
                                            options.model, compute->backend_.get(), options.seed));
   SB_ASSIGN_OR_RETURN(compute->optimizer_,
@@ -243,9 +250,8 @@ absl::StatusOr<std::vector<TensorView>> RankCompute::OptimizerTensors() {
 
 absl::Status RankCompute::Restore(const TensorFile& model, const TensorFile& optimizer,
                                   uint64_t optimizer_steps) {
-  const kernels::DeviceBuffer trainable = model_->store()->trainable_values();
   const int64_t begin = model_->store()->trainable_begin();
-  const auto size = static_cast<size_t>(trainable.size());
+  const auto size = static_cast<size_t>(model_->store()->trainable_values().size());
   std::vector<float> values(size, 0.0f);
   model::AdamWState state;
   state.step = static_cast<int64_t>(optimizer_steps);
@@ -263,7 +269,7 @@ absl::Status RankCompute::Restore(const TensorFile& model, const TensorFile& opt
     SB_RETURN_IF_ERROR(place(optimizer, parameter.name + ".m", state.m));
     SB_RETURN_IF_ERROR(place(optimizer, parameter.name + ".v", state.v));
   }
-  SB_RETURN_IF_ERROR(backend_->CopyToDevice(values, trainable));
+  SB_RETURN_IF_ERROR(model_->store()->Write(begin, values));
   return optimizer_->ImportState(state);
 }
 

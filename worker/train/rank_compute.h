@@ -23,9 +23,10 @@ namespace sparsebalance {
 
 class RankCompute {
  public:
-  // `dataset` outlives it.
+  // `dataset` outlives it. `device`: which of the machine's GPUs, where the backend is CUDA.
   static absl::StatusOr<std::unique_ptr<RankCompute>> Create(const TrainOptions& options,
-                                                             const data::IndexedDataset* dataset);
+                                                             const data::IndexedDataset* dataset,
+                                                             int device);
 
   // Runs the micro-batches in the plan's order on zeroed gradients of
   // (sum of losses) / global_supervised_tokens. The step and a sequence's id choose what dropout

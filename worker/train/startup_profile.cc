@@ -45,7 +45,7 @@ std::vector<Shape> ShapesToMeasure(const TrainOptions& options, const ProfileRan
 absl::StatusOr<v1::LatencyProfile> MeasureProfile(const TrainOptions& options,
                                                   const ProfileRange& range) {
   SB_ASSIGN_OR_RETURN(const std::unique_ptr<RankCompute> compute,
-                      RankCompute::Create(options, /*dataset=*/nullptr));
+                      RankCompute::Create(options, /*dataset=*/nullptr, /*device=*/0));
   const std::vector<Shape> shapes = ShapesToMeasure(options, range);
   // The first pass allocates memory and compiles products.
   SB_RETURN_IF_ERROR(

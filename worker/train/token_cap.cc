@@ -9,8 +9,10 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/backend.h"
+#include "kernels/create_backend.h"
 #include "kernels/status_macros.h"
 #include "worker/model/memory_model.h"
+#include "worker/train/device_choice.h"
 
 namespace sparsebalance {
 namespace {
@@ -30,9 +32,12 @@ int64_t MachineMemory() {
 
 absl::Status FitTokenCap(TrainOptions& options, size_t ranks,
                          const std::function<void(const std::string&)>& log) {
-  SB_ASSIGN_OR_RETURN(
-      const std::unique_ptr<kernels::Backend> backend,
-      kernels::CreateBackend(options.backend, {.threads = options.threads_per_rank}));
+  SB_ASSIGN_OR_RETURN(const kernels::BackendChoice choice, kernels::ChooseBackend(options.backend));
+  SB_ASSIGN_OR_RETURN(const kernels::ElementType type,
+                      ChoosePrecision(options.precision, choice.name));
+  SB_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Backend> backend,
+                      kernels::CreateBackend(choice.name, {.threads = options.threads_per_rank,
+                                                           .activation_type = type}));
   const auto max_budget = static_cast<int32_t>(
       std::min<uint32_t>(options.plan.max_budget_blocks(), std::numeric_limits<int32_t>::max()));
   const uint64_t asked = options.plan.max_tokens_per_micro_batch();

@@ -30,6 +30,9 @@ std::string ProcessorName() {
 }  // namespace
 
 std::string DeviceClass(const TrainOptions& options) {
+  if (!options.device_name.empty()) {
+    return absl::StrCat(options.device_name, ", ", options.precision);
+  }
   return absl::StrCat("cpu ", ProcessorName(), ", ", options.threads_per_rank,
                       options.threads_per_rank == 1 ? " thread" : " threads");
 }

@@ -45,7 +45,9 @@ struct TrainOptions {
   uint64_t steps = 100;             // of the whole run
   uint64_t seed = 1;                // of the parameters and of the order of the data
 
-  std::string backend = "auto";    // auto, cpu or cuda
+  std::string backend = "auto";    // auto, cpu or cuda; device_choice.h settles these three
+  std::string precision = "auto";  // of activations: auto, fp32 or bf16
+  std::string device_name;         // of the GPUs; empty: a CPU
   int threads_per_rank = 1;        // CPU threads of a rank
   int64_t memory_limit_bytes = 0;  // of a rank; 0: none
 
@@ -89,8 +91,8 @@ absl::Status ValidateTrainOptions(const TrainOptions& options, const data::Index
 // Of the learning rate; a warm-up longer than the run is cut to it.
 model::LearningRateSchedule ScheduleOf(const TrainOptions& options);
 
-// Names of this machine's device and of the model's shape, for example `cpu AMD EPYC, 1 thread` and
-// `qwen2 l4 h128 a4/4 f352 v264 b64`.
+// Names of this machine's device and of the model's shape, for example `cpu AMD EPYC, 1 thread`
+// or `NVIDIA H200, bf16`, and `qwen2 l4 h128 a4/4 f352 v264 b64`.
 std::string DeviceClass(const TrainOptions& options);
 std::string ModelClass(const model::ModelConfig& config);
 // Of a latency profile: the same where steps take the same time, so that checkpointed activations

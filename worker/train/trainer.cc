@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& opt
                                                          TrainerDependencies dependencies,
                                                          const Checkpoint* checkpoint) {
   SB_ASSIGN_OR_RETURN(std::unique_ptr<RankCompute> compute,
-                      RankCompute::Create(options, dependencies.dataset));
+                      RankCompute::Create(options, dependencies.dataset, dependencies.device));
   SB_RETURN_IF_ERROR(Initialize(options, *dependencies.dataset, checkpoint, *compute));
   TrainPosition position;
   if (checkpoint != nullptr) position = checkpoint->position;

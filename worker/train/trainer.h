@@ -37,6 +37,7 @@ struct TrainerDependencies {
   const data::IndexedDataset* dataset = nullptr;
   PlanRecorder* recorder = nullptr;  // null: plans are not recorded
   size_t local_ranks = 1;            // that share the recorder
+  int device = 0;                    // GPU of this rank, where the backend is CUDA
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
 

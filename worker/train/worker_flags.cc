@@ -215,7 +215,15 @@ void AddTrainingFlags(CLI::App& app, WorkerFlags& flags) {
 void AddMachineFlags(CLI::App& app, WorkerFlags& flags) {
   TrainOptions& train = flags.node.train;
   auto* group = app.add_option_group("Machine and output");
-  group->add_option("--backend", train.backend, "auto, cpu or cuda")->capture_default_str();
+  group
+      ->add_option("--backend", train.backend,
+                   "auto, cpu or cuda; auto: GPUs where this build and this machine have them")
+      ->capture_default_str();
+  group
+      ->add_option("--precision", train.precision,
+                   "of activations: auto, fp32 or bf16; auto: bf16 on GPUs, fp32 on CPUs. "
+                   "Weights, gradients and the optimizer are kept in fp32")
+      ->capture_default_str();
   group->add_option("--threads-per-rank", train.threads_per_rank, "CPU threads of each rank")
       ->capture_default_str();
   group

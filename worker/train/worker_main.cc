@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "kernels/all_backends.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -88,6 +89,7 @@ class Progress {
 };
 
 int Main(int argc, char** argv) {
+  kernels::RegisterAllBackends();
   if (const Verb* verb = argc > 1 ? FindVerb(argv[1]) : nullptr; verb != nullptr) {
     return verb->run(argc - 1, argv + 1);
   }

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kernels/status_macros.h"
 #include "worker/data/indexed_dataset.h"
+#include "worker/train/device_choice.h"
 #include "worker/train/file_util.h"
 #include "worker/train/job_run.h"
 #include "worker/train/startup_profile.h"
@@ -156,6 +157,7 @@ absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
   SB_ASSIGN_OR_RETURN(const data::IndexedDataset dataset,
                       data::IndexedDataset::Open(options.train.dataset_prefix));
   SB_RETURN_IF_ERROR(FillVocabulary(dataset, options.train));
+  SB_RETURN_IF_ERROR(ChooseDevice(options.train, options.ranks.size(), options.log));
   SB_RETURN_IF_ERROR(FitTokenCap(options.train, options.ranks.size(), options.log));
   std::unique_ptr<WorkerMetrics> metrics;
   if (!options.metrics_listen.empty()) {

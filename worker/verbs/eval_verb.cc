@@ -61,6 +61,8 @@ void AddFlags(CLI::App& app, EvalFlags& flags) {
                  "tokens in a forward pass")
       ->capture_default_str();
   app.add_option("--backend", flags.load.backend, "auto, cpu or cuda")->capture_default_str();
+  app.add_option("--precision", flags.load.precision, "of activations: auto, fp32 or bf16")
+      ->capture_default_str();
   app.add_option("--threads", flags.load.threads, "CPU threads")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -16,6 +16,7 @@
 #include "kernels/status_macros.h"
 #include "worker/client/coordinator_client.h"
 #include "worker/data/indexed_dataset.h"
+#include "worker/train/device_choice.h"
 #include "worker/train/file_util.h"
 #include "worker/train/startup_profile.h"
 #include "worker/train/worker_flags.h"
@@ -88,6 +89,7 @@ absl::Status Run(ProfileFlags& flags) {
   TrainOptions& train = flags.worker.node.train;
   SB_ASSIGN_OR_RETURN(const uint64_t longest, LongestTokens(flags, train));
   SB_RETURN_IF_ERROR(train.model.Validate());
+  SB_RETURN_IF_ERROR(ChooseDevice(train, /*ranks=*/1, [](const std::string& /*line*/) {}));
   SB_ASSIGN_OR_RETURN(
       v1::LatencyProfile profile,
       MeasureProfile(train, {.longest_tokens = longest, .seconds = flags.seconds, .wide = true}));

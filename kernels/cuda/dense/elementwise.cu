@@ -59,6 +59,18 @@ struct FillBody {
   }
 };
 
+template <typename From, typename To>
+struct ConvertBody {
+  DevicePtr<const From> from;
+  DevicePtr<To> to;
+  template <int N>
+  SB_DEVICE void At(int64_t i) const {
+    float values[N];
+    LoadFloats<N>(from + i, values);
+    StoreFloats<N>(to + i, values);
+  }
+};
+
 template <int N, typename Body>
 SB_GLOBAL void SB_LAUNCH_BOUNDS(kThreads) Elementwise(int64_t count, Body body) {
   ForVectors<N>(count, body);
@@ -118,6 +130,14 @@ absl::Status LaunchFill(StreamHandle stream, int64_t count, float value, DeviceP
   return LaunchElementwise<T>("fill", stream, count, IsAligned(x), FillBody<T>{value, x});
 }
 
+// Vectors of one count on both sides: 16 bytes of the wider type, 8 of the other.
+template <typename From, typename To>
+absl::Status LaunchConvert(StreamHandle stream, int64_t count, DevicePtr<const From> from,
+                           DevicePtr<To> to) {
+  return LaunchElementwise<float>("convert", stream, count, IsAligned(from) && IsAligned(to),
+                                  ConvertBody<From, To>{from, to});
+}
+
 template <typename T>
 absl::Status LaunchDropout(StreamHandle stream, const DropoutShape& shape,
                            DevicePtr<const uint64_t> keys, DevicePtr<const T> x, DevicePtr<T> y) {
@@ -143,5 +163,9 @@ absl::Status LaunchDropout(StreamHandle stream, const DropoutShape& shape,
 SB_INSTANTIATE(float);
 SB_INSTANTIATE(Bf16);
 #undef SB_INSTANTIATE
+template absl::Status LaunchConvert<float, Bf16>(StreamHandle, int64_t, DevicePtr<const float>,
+                                                 DevicePtr<Bf16>);
+template absl::Status LaunchConvert<Bf16, float>(StreamHandle, int64_t, DevicePtr<const Bf16>,
+                                                 DevicePtr<float>);
 
 }  // namespace sparsebalance::kernels::cuda

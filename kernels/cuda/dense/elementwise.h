@@ -1,7 +1,7 @@
 #pragma once
 
-// Add, scale, fill and dropout on a GPU, as Backend says. T: float or Bf16; arithmetic is in float.
-// Nothing here allocates or waits for the device.
+// Add, scale, fill, conversion and dropout on a GPU, as Backend says. T: float or Bf16; arithmetic
+// is in float. Nothing here allocates or waits for the device.
 
 #include <cstdint>
 
@@ -23,6 +23,11 @@ absl::Status LaunchScale(StreamHandle stream, int64_t count, float factor, Devic
 
 template <typename T>
 absl::Status LaunchFill(StreamHandle stream, int64_t count, float value, DevicePtr<T> x);
+
+// to = from, rounded to nearest where To has fewer bits. <float, Bf16> and <Bf16, float> exist.
+template <typename From, typename To>
+absl::Status LaunchConvert(StreamHandle stream, int64_t count, DevicePtr<const From> from,
+                           DevicePtr<To> to);
 
 // The mask is that of dropout_mask.h, bit by bit. y may be x, unless it accumulates.
 // INVALID_ARGUMENT: the rate is not in [0, 1).

@@ -53,6 +53,29 @@ TEST(ElementwiseTest, MoreElementsThanThreadsInTheLargestGridAreAllDone) {
   ExpectRightElements<float>(2048 * 256 + 77, 1);
 }
 
+TEST(ElementwiseTest, FloatsAreRoundedToBf16AndComeBackAsTheyAre) {
+  for (const int64_t count : {0, 1, 3, 8, 255, 2049}) {
+    for (const int64_t shift : {0, 1, 8}) {
+      const std::string what = absl::StrCat(count, " elements from ", shift);
+      const Tensor x = RandomOf<float>(count + shift, 3);
+      const Results results = InEveryOrder(what, [&](Device& device) -> Results {
+        const auto from = Send<float>(device, x, "from");
+        const auto rounded = Send<Bf16>(device, Tensor(x.size(), 7.0), "rounded");
+        const auto back = Send<float>(device, Tensor(x.size(), 7.0), "back");
+        SB_EXPECT_OK(LaunchConvert<float, Bf16>(&device, count, from + shift, rounded + shift));
+        SB_EXPECT_OK(LaunchConvert<Bf16, float>(&device, count, rounded + shift, back + shift));
+        return {Fetch(device, rounded, count + shift), Fetch(device, back, count + shift)};
+      });
+      for (int64_t i = 0; i < count + shift; ++i) {
+        const float expected =
+            i < shift ? 7.0F : static_cast<float>(Bf16(static_cast<float>(x[i])));
+        EXPECT_EQ(results[0][i], expected) << what << " at " << i;
+        EXPECT_EQ(results[1][i], expected) << what << " at " << i;
+      }
+    }
+  }
+}
+
 // What the CPU's backend leaves.
 std::vector<float> CpuDropout(const DropoutShape& shape, const std::vector<uint64_t>& keys,
                               const Tensor& x, const Tensor& y) {

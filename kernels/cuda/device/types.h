@@ -3,13 +3,12 @@
 // Words and types of kernels that nvcc compiles for a GPU and the host's compiler for the
 // emulation (kernels/emulation). docs/gpu.md says how to write such a kernel.
 
+#include "kernels/host_device.h"
+
 #if defined(__CUDACC__)
 
 #define SB_GLOBAL __global__
 #define SB_DEVICE __device__
-#ifndef SB_HOST_DEVICE
-#define SB_HOST_DEVICE __host__ __device__
-#endif
 #define SB_LAUNCH_BOUNDS(...) __launch_bounds__(__VA_ARGS__)
 #define SB_RESTRICT __restrict__
 #define SB_UNROLL _Pragma("unroll")
@@ -21,9 +20,6 @@
 
 #define SB_GLOBAL
 #define SB_DEVICE
-#ifndef SB_HOST_DEVICE
-#define SB_HOST_DEVICE
-#endif
 #define SB_LAUNCH_BOUNDS(...)
 #define SB_RESTRICT
 #define SB_UNROLL

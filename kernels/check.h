@@ -6,8 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/device_buffer.h"
 
-namespace sparsebalance::kernels::cpu {
+namespace sparsebalance::kernels {
 
 struct SizeCheck {
   const char* name;
@@ -39,4 +40,26 @@ inline absl::Status CheckAtLeast(std::string_view op, std::initializer_list<Size
   return absl::OkStatus();
 }
 
-}  // namespace sparsebalance::kernels::cpu
+struct TypeCheck {
+  const char* name;
+  ElementType have;
+  ElementType need;
+};
+
+// INVALID_ARGUMENT that names the first view of another type than the op takes.
+inline absl::Status CheckTypes(std::string_view op, std::initializer_list<TypeCheck> checks) {
+  const auto name = [](ElementType type) {
+    const std::string_view text = ElementTypeName(type);
+    return absl::string_view(text.data(), text.size());
+  };
+  for (const TypeCheck& c : checks) {
+    if (c.have != c.need) {
+      return absl::InvalidArgumentError(absl::StrCat(absl::string_view(op.data(), op.size()), ": ",
+                                                     c.name, " is ", name(c.have), ", must be ",
+                                                     name(c.need)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sparsebalance::kernels

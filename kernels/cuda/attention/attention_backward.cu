@@ -63,9 +63,16 @@ absl::Status LaunchAttentionBackward(StreamHandle stream, const AttentionShape& 
                                      int64_t scratch_bytes, DevicePtr<std::byte> scratch) {
   SB_RETURN_IF_ERROR(CheckAttention(shape, blocks, lists));
   const AttentionPlan plan = MakeAttentionPlan(shape, blocks, lists);
-  const DevicePtr<float> row_terms = PtrCast<float>(scratch);
   const int64_t left = scratch_bytes - RowTermBytes(shape, blocks);
+  const DevicePtr<float> row_terms = PtrCast<float>(scratch);
   const DevicePtr<std::byte> partials = scratch + RowTermBytes(shape, blocks);
+  // Before anything is launched.
+  SB_RETURN_IF_ERROR(
+      HeadsOfScratch(1, KeyGradBytesOfKvHead(shape, blocks, lists.pairs), left, "one KV head")
+          .status());
+  SB_RETURN_IF_ERROR(
+      HeadsOfScratch(1, QueryGradBytesOfHead<T>(shape, blocks, lists.pairs), left, "one head")
+          .status());
   const int64_t threads = blocks.tokens * (shape.head_dim / kVector<T>);
   SB_ASSIGN_OR_RETURN(const Dim3 grid, UnitGrid(CeilDiv(threads, kRowThreads), shape.num_heads));
   SB_RETURN_IF_ERROR(Launch(RowTerms<T>,

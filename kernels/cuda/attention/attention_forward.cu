@@ -27,7 +27,7 @@ struct Sizes {
 // kDim] and their log-sum-exps to base 2 to slot_lse [heads, pairs + tokens], heads counted from
 // first_head. The softmax is the online one of FlashAttention (Dao et al., 2022).
 template <typename T, int kDim>
-SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads)
+SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     ForwardTiles(AttentionPlan plan, DevicePtr<const T> q, DevicePtr<const T> k,
                  DevicePtr<const T> v, int64_t first_head, DevicePtr<T> slots,
                  DevicePtr<float> slot_lse) {
@@ -46,17 +46,16 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads)
   const int64_t head = first_head + BlockIdx().y;
   const QueryTile tile = FindQueryTile<kRows>(plan, head, BlockIdx().x);
   if (tile.rows <= 0) return;
-  const DevicePtr<const T> keys = k + KvHead(plan, head) * kDim;
-  const DevicePtr<const T> values = v + KvHead(plan, head) * kDim;
+  const int64_t kv_begin = tile.key_begin * plan.shape.kv_stride + KvHead(plan, head) * kDim;
 
-  const auto fetch = [&](int64_t step) {
-    const int64_t first = tile.key_begin + step * kStep;
+  const auto fetch = [&](int key) {
     const auto offset = [&](int row) {
-      return first + row < tile.key_end ? (first + row) * plan.shape.kv_stride : -1;
+      return key + row < tile.keys ? (key + row) * plan.shape.kv_stride : -1;
     };
-    if (first < tile.key_end) {
-      CopyRows<kDim, kStep>(k_tiles + step % 2 * Size::kStage, keys, offset);
-      CopyRows<kDim, kStep>(v_tiles + step % 2 * Size::kStage, values, offset);
+    if (key < tile.keys) {
+      const int stage = key / kStep % 2 * Size::kStage;
+      CopyRows<kDim, kStep>(k_tiles + stage, k + kv_begin, offset);
+      CopyRows<kDim, kStep>(v_tiles + stage, v + kv_begin, offset);
     }
     CpAsyncCommit();
   };
@@ -82,30 +81,27 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads)
   SB_UNROLL
   for (int i = 0; i < kRowTiles; ++i) most[i][0] = most[i][1] = -INFINITY;
 
-  const int64_t steps = CeilDiv(tile.key_end - tile.key_begin, kStep);
-  for (int64_t step = 0; step < steps; ++step) {
-    fetch(step + 1);
+  for (int key = 0; key < tile.keys; key += kStep) {
+    fetch(key + kStep);
     CpAsyncWait<1>();
     SyncThreads();
+    const int stage = key / kStep % 2 * Size::kStage;
     if (warp_row < tile.rows) {
       float scores[kRowTiles][kStepTiles][4] = {};
       Product::AddTransposed(SharedPtr<const T>(q_tile + warp_row * kPitch<T, kDim>),
-                             SharedPtr<const T>(k_tiles + step % 2 * Size::kStage), scores);
-      const int64_t first = tile.key_begin + step * kStep;
-      // Only the last keys of a block, and those next to the diagonal, hide anything. A row sees at
-      // least the first key of its first step, so that `most` is finite from then on.
-      if (tile.own || first + kStep > tile.key_end) {
+                             SharedPtr<const T>(k_tiles + stage), scores);
+      // A row sees at least the first key of its first step, so that `most` is finite from then on.
+      if (key + kStep > UnmaskedKeys(tile)) {
         SB_UNROLL
         for (int i = 0; i < kRowTiles; ++i) {
           SB_UNROLL
           for (int half = 0; half < 2; ++half) {
-            const int64_t last = tile.own ? tile.first + warp_row + 16 * i + 8 * half + row_in_tile
-                                          : tile.key_end - 1;
-            const auto visible = static_cast<int>(last - first < kStep ? last - first : kStep);
+            const int visible =
+                LastKey(tile, warp_row + 16 * i + 8 * half + row_in_tile) - key - column;
             SB_UNROLL
             for (int j = 0; j < kStepTiles; ++j) {
-              if (8 * j + column > visible) scores[i][j][2 * half] = -INFINITY;
-              if (8 * j + column + 1 > visible) scores[i][j][2 * half + 1] = -INFINITY;
+              if (8 * j > visible) scores[i][j][2 * half] = -INFINITY;
+              if (8 * j + 1 > visible) scores[i][j][2 * half + 1] = -INFINITY;
             }
           }
         }
@@ -138,7 +134,7 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads)
           }
         }
       }
-      Product::Add(scores, SharedPtr<const T>(v_tiles + step % 2 * Size::kStage), warp_floats, out);
+      Product::Add(scores, SharedPtr<const T>(v_tiles + stage), warp_floats, out);
     }
     SyncThreads();
   }

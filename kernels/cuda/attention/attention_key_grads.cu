@@ -114,7 +114,7 @@ SB_DEVICE inline int FillEntries(const AttentionPlan& plan, const Segments& segm
 
 // A thread block for each key tile and segment. Rows are keys here, and columns queries.
 template <typename T, int kDim>
-SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads)
+SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     KeyGradTiles(AttentionPlan plan, AttentionBackwardTensors<T> tensors,
                  DevicePtr<const float> row_terms, int64_t first_kv_head,
                  DevicePtr<float> partials) {
@@ -152,16 +152,15 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads)
   CopyRows<kDim, kKeys>(v_tile, tensors.v + kv_head * kDim, key_offset);
   const auto fetch = [&](int begin) {
     const int stage = begin / kStep % 2;
-    const auto offset = [&](int64_t stride) {
-      return [&plan, &entry_query, &entry_head, begin, entries, stride](int row) {
-        const int i = begin + row;
-        return i < entries ? entry_query[i] * stride + int64_t{entry_head[i]} * kDim : -1;
-      };
+    const auto offset = [&](int row, int64_t stride) {
+      const int i = begin + row;
+      return i < entries ? entry_query[i] * stride + int64_t{entry_head[i]} * kDim : -1;
     };
     if (begin < entries) {
-      CopyRows<kDim, kStep>(q_tiles + stage * Size::kStage, tensors.q, offset(plan.shape.q_stride));
+      CopyRows<kDim, kStep>(q_tiles + stage * Size::kStage, tensors.q,
+                            [&](int row) { return offset(row, plan.shape.q_stride); });
       CopyRows<kDim, kStep>(grad_tiles + stage * Size::kStage, tensors.out_grad,
-                            offset(plan.shape.out_stride));
+                            [&](int row) { return offset(row, plan.shape.out_stride); });
       if (LinearThread() < 2 * kStep) {
         const int row = LinearThread() % kStep;
         const int i = begin + row;

@@ -23,7 +23,7 @@ struct Sizes {
 // A thread block for each query tile, as in the forward pass: slots [heads, pairs + tokens, kDim]
 // get the gradient of the query from one block.
 template <typename T, int kDim>
-SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads)
+SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     QueryGradTiles(AttentionPlan plan, AttentionBackwardTensors<T> tensors,
                    DevicePtr<const float> row_terms, int64_t first_head, DevicePtr<T> slots) {
   using Size = Sizes<T, kDim>;
@@ -40,17 +40,16 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads)
   const int64_t head = first_head + BlockIdx().y;
   const QueryTile tile = FindQueryTile<kRows>(plan, head, BlockIdx().x);
   if (tile.rows <= 0) return;
-  const DevicePtr<const T> keys = tensors.k + KvHead(plan, head) * kDim;
-  const DevicePtr<const T> values = tensors.v + KvHead(plan, head) * kDim;
+  const int64_t kv_begin = tile.key_begin * plan.shape.kv_stride + KvHead(plan, head) * kDim;
 
-  const auto fetch = [&](int64_t step) {
-    const int64_t first = tile.key_begin + step * kStep;
+  const auto fetch = [&](int key) {
     const auto offset = [&](int row) {
-      return first + row < tile.key_end ? (first + row) * plan.shape.kv_stride : -1;
+      return key + row < tile.keys ? (key + row) * plan.shape.kv_stride : -1;
     };
-    if (first < tile.key_end) {
-      CopyRows<kDim, kStep>(k_tiles + step % 2 * Size::kStage, keys, offset);
-      CopyRows<kDim, kStep>(v_tiles + step % 2 * Size::kStage, values, offset);
+    if (key < tile.keys) {
+      const int stage = key / kStep % 2 * Size::kStage;
+      CopyRows<kDim, kStep>(k_tiles + stage, tensors.k + kv_begin, offset);
+      CopyRows<kDim, kStep>(v_tiles + stage, tensors.v + kv_begin, offset);
     }
     CpAsyncCommit();
   };
@@ -86,34 +85,29 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads)
   }
   float sums[1][kDim / 8][4] = {};
 
-  const int64_t steps = CeilDiv(tile.key_end - tile.key_begin, kStep);
-  for (int64_t step = 0; step < steps; ++step) {
-    fetch(step + 1);
+  for (int key = 0; key < tile.keys; key += kStep) {
+    fetch(key + kStep);
     CpAsyncWait<1>();
     SyncThreads();
     if (warp_row < tile.rows) {
-      const SharedPtr<const T> k_tile = k_tiles + step % 2 * Size::kStage;
-      const SharedPtr<const T> v_tile = v_tiles + step % 2 * Size::kStage;
+      const SharedPtr<const T> k_tile = k_tiles + key / kStep % 2 * Size::kStage;
+      const SharedPtr<const T> v_tile = v_tiles + key / kStep % 2 * Size::kStage;
       const int own_rows = warp_row * kPitch<T, kDim>;
       float scores[1][kStepTiles][4] = {};
       float grads[1][kStepTiles][4] = {};
       Product::AddTransposed(SharedPtr<const T>(q_tile + own_rows), k_tile, scores);
       Product::AddTransposed(SharedPtr<const T>(grad_tile + own_rows), v_tile, grads);
-      const int64_t first = tile.key_begin + step * kStep;
       SB_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const int64_t last =
-            tile.own ? tile.first + warp_row + 8 * half + row_in_tile : tile.key_end - 1;
-        const auto visible = static_cast<int>(last - first < kStep ? last - first : kStep);
+        const int visible = LastKey(tile, warp_row + 8 * half + row_in_tile) - key - column;
         SB_UNROLL
         for (int j = 0; j < kStepTiles; ++j) {
           SB_UNROLL
           for (int e = 0; e < 2; ++e) {
+            float& x = scores[0][j][2 * half + e];
             const float p =
-                8 * j + column + e <= visible
-                    ? Exp2(scores[0][j][2 * half + e] * plan.log2_scale - log2_sum[half])
-                    : 0.0F;
-            scores[0][j][2 * half + e] = p * (grads[0][j][2 * half + e] - row_term[half]);
+                8 * j + e <= visible ? Exp2(x * plan.log2_scale - log2_sum[half]) : 0.0F;
+            x = p * (grads[0][j][2 * half + e] - row_term[half]);
           }
         }
       }

@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/attention/device_blocks.h"
@@ -23,6 +24,9 @@ namespace sparsebalance::kernels::cuda {
 
 inline constexpr int kTileThreads = 128;
 inline constexpr int kTileWarps = kTileThreads / 32;
+// Thread blocks that a multiprocessor has room for; float's tiles take all of its shared memory.
+template <typename T>
+inline constexpr int kResidentBlocks = std::is_same_v<T, Bf16> ? 2 : 1;
 // Rows of the tiles that are fetched while others are in use: keys, or the queries of key tiles.
 inline constexpr int kStep = 32;
 inline constexpr int kStepTiles = kStep / 8;
@@ -68,8 +72,9 @@ struct QueryTile {
   bool own = false;
   int rows = 0;  // none if not above 0
   int64_t block = 0;
-  int64_t first = 0;                   // query of an own tile; else entry of the head's block lists
-  int64_t key_begin = 0, key_end = 0;  // keys that any of the rows sees
+  int64_t first = 0;      // query of an own tile; else entry of the head's block lists
+  int64_t key_begin = 0;  // first key of the block
+  int keys = 0;           // from there on, that any of the rows sees
 };
 
 template <int kRows>
@@ -92,7 +97,8 @@ SB_DEVICE inline QueryTile FindQueryTile(const AttentionPlan& plan, int64_t head
   }
   tile.rows = left < kRows ? static_cast<int>(left) : kRows;
   tile.key_begin = blocks.block_begin[tile.block];
-  tile.key_end = tile.own ? tile.first + tile.rows : blocks.block_begin[tile.block + 1];
+  const int64_t key_end = tile.own ? tile.first + tile.rows : blocks.block_begin[tile.block + 1];
+  tile.keys = static_cast<int>(key_end - tile.key_begin);
   return tile;
 }
 
@@ -119,6 +125,14 @@ SB_DEVICE inline int64_t SlotOfRow(const AttentionPlan& plan, const QueryTile& t
   }
   return low;
 }
+
+// Which of the block's keys a row sees: those up to LastKey, counted from the first. Steps of keys
+// up to UnmaskedKeys are seen by all rows of the tile.
+SB_DEVICE inline int LastKey(const QueryTile& tile, int row) {
+  const int own = static_cast<int>(tile.first - tile.key_begin) + row;
+  return tile.own && own < tile.keys ? own : tile.keys - 1;
+}
+SB_DEVICE inline int UnmaskedKeys(const QueryTile& tile) { return LastKey(tile, 0) + 1; }
 
 // --- copies -------------------------------------------------------------------------------------
 // Begins to copy rows of kDim elements; offset(row) is where a row begins in `from`, or negative

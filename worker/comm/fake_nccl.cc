@@ -38,7 +38,7 @@ std::shared_ptr<FakeGroup> GroupOf(const NcclId& id, int size) {
 
 FakeStream* Stream(void* stream) { return static_cast<FakeStream*>(stream); }
 
-// Handles of events own a reference, as tasks on streams do.
+// Tasks on streams own the event too: it may be destroyed before they run.
 std::shared_ptr<FakeEvent>& Event(void* event) {
   return *static_cast<std::shared_ptr<FakeEvent>*>(event);
 }
@@ -75,8 +75,28 @@ void FakeGpu::IgnoreAborts() {
   ignore_aborts_ = true;
 }
 
+void FakeGpu::Hold(void* stream) {
+  std::shared_ptr<FakeEvent> held;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (held_ == nullptr) held_ = std::make_shared<FakeEvent>();
+    held = held_;
+  }
+  Stream(stream)->Push([held] {
+    std::unique_lock<std::mutex> lock(held->mutex);
+    held->changed.wait(lock, [&] { return held->done > 0; });
+  });
+}
+
 void FakeGpu::Release() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (held_ != nullptr) {
+    {
+      const std::lock_guard<std::mutex> held_lock(held_->mutex);
+      held_->done = 1;
+    }
+    held_->changed.notify_all();
+  }
   ignore_aborts_ = false;
   for (const std::unique_ptr<FakeComm>& comm : comms_) {
     if (comm->gone) comm->group->Abort(comm->aborted);
@@ -181,13 +201,22 @@ GpuResult FakeGpu::DestroyStream(void* stream) { return Enter("DestroyStream"); 
 
 GpuResult FakeGpu::CreateEvent(void** event) {
   const GpuResult fault = Enter("CreateEvent");
-  if (fault.ok()) *event = new std::shared_ptr<FakeEvent>(std::make_shared<FakeEvent>());
-  return fault;
+  if (!fault.ok()) return fault;
+  auto created = std::make_unique<std::shared_ptr<FakeEvent>>(std::make_shared<FakeEvent>());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  *event = created.get();
+  events_.insert(std::move(created));
+  return {};
 }
 
 GpuResult FakeGpu::DestroyEvent(void* event) {
-  delete &Event(event);
-  return {};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto it = events_.begin(); it != events_.end(); ++it) {
+    if (it->get() != event) continue;
+    events_.erase(it);
+    return {};
+  }
+  return kInvalidValue;
 }
 
 GpuResult FakeGpu::RecordEvent(void* event, void* stream) {

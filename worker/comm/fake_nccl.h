@@ -34,6 +34,7 @@ namespace sparsebalance::comm_testing {
 class FakeGroup;
 class FakeStream;
 struct FakeComm;
+struct FakeEvent;
 
 // One rank's GPU and libraries. The thread of the rank and a test's may both use it.
 class FakeGpu final : public NcclApi {
@@ -46,6 +47,8 @@ class FakeGpu final : public NcclApi {
   // What the communicator has found, from now on.
   void SetAsyncError(const GpuResult& state);
   void SetDeviceCount(int count, const GpuResult& result);
+  // What is put on the stream from now on stays there until Release().
+  void Hold(void* stream);
   // Abort() does not end what is on the device, until Release().
   void IgnoreAborts();
   void Release();
@@ -112,6 +115,8 @@ class FakeGpu final : public NcclApi {
   std::map<const std::byte*, Memory> memory_;
   std::set<std::unique_ptr<FakeStream>> streams_;
   std::vector<std::unique_ptr<FakeComm>> comms_;
+  std::set<std::unique_ptr<std::shared_ptr<FakeEvent>>> events_;  // handles point into it
+  std::shared_ptr<FakeEvent> held_;
   GpuResult async_error_;
   GpuResult device_count_result_;
   int device_count_ = 1;

@@ -116,6 +116,7 @@ class FakeGroup {
   // The rank's `index`-th collective; returns when all have come to it or `aborted` is true.
   void Run(int rank, uint64_t index, const FakeCall& call, const bool& aborted) {
     std::unique_lock<std::mutex> lock(mutex_);
+    if (aborted) return;
     Round& round = rounds_[index];
     if (round.calls.empty()) round.calls.resize(size_);
     round.calls[rank] = call;

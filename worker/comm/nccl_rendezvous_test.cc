@@ -49,7 +49,8 @@ TEST(NcclRendezvousTest, EveryDisagreementIsNamed) {
     change(blob);
     const absl::Status status = ParseNcclBlob(EncodeNcclBlob(blob), 1, BlobOf(0)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
-    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("blob of rank 1"), HasSubstr(message)));
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("blob of rank 1"), HasSubstr(message)));
   }
 }
 

@@ -66,8 +66,11 @@ absl::Status NcclDevice::Allocate(size_t header_bytes) {
 }
 
 absl::Status NcclDevice::Join(const NcclId& id) {
+  // The exchange of blobs, which is the caller's, came between.
+  absl::Status status = MakeCurrent();
+  if (!status.ok()) return status;
   const GpuResult result = api_->Join(&comm_, options_.size, id, options_.rank);
-  absl::Status status = Settle(result, "ncclCommInitRankConfig", __FILE__, __LINE__);
+  status = Settle(result, "ncclCommInitRankConfig", __FILE__, __LINE__);
   if (!status.ok()) Abort();
   return status;
 }

@@ -82,3 +82,25 @@ else()
     message(STATUS "CUDA: not found, left out; workers use the CPU backend")
   endif()
 endif()
+
+# NCCL is optional likewise; it comes with CUDA's toolkit or from NVIDIA's packages.
+set(SPARSEBALANCE_HAVE_NCCL OFF)
+if(NOT SPARSEBALANCE_HAVE_CUDA)
+  message(STATUS "NCCL: left out, as CUDA is; ranks communicate by Gloo")
+else()
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(NCCL_LIBRARY nccl HINTS "${CUDAToolkit_LIBRARY_DIR}")
+  if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
+    set(SPARSEBALANCE_HAVE_NCCL ON)
+    message(STATUS "NCCL: found in ${NCCL_LIBRARY}")
+    if(NOT TARGET NCCL::nccl)
+      add_library(NCCL::nccl UNKNOWN IMPORTED)
+      set_target_properties(NCCL::nccl PROPERTIES
+        IMPORTED_LOCATION "${NCCL_LIBRARY}"
+        INTERFACE_INCLUDE_DIRECTORIES "${NCCL_INCLUDE_DIR}"
+        INTERFACE_LINK_LIBRARIES CUDA::cudart)
+    endif()
+  else()
+    message(STATUS "NCCL: nccl.h or libnccl not found, left out; ranks communicate by Gloo")
+  endif()
+endif()

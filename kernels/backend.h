@@ -66,6 +66,12 @@ struct EventInterval {
   double cpu_seconds = 0;  // CPU time of the calling thread between their recordings
 };
 
+// A buffer by the address that its device knows it by, and the current stream.
+struct NativeBuffer {
+  float* data = nullptr;
+  void* stream = nullptr;  // a cudaStream_t; null is CUDA's default stream
+};
+
 // A queue of work. Work on different streams is ordered by events only.
 class Stream {
  public:
@@ -198,6 +204,9 @@ class Backend {
   // on host memory; valid while the buffer lives. UNIMPLEMENTED where the host cannot reach it:
   // then copy. Synchronize first.
   virtual absl::StatusOr<float*> MapHost(DeviceBuffer buffer) = 0;
+  // The buffer as communicators that enqueue their work on a GPU take it; valid while the buffer
+  // and the current stream live. UNIMPLEMENTED where there is no such device: see MapHost.
+  virtual absl::StatusOr<NativeBuffer> Native(DeviceBuffer buffer) = 0;
 
   // --- order and time ---------------------------------------------------------------------------
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;

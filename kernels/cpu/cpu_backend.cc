@@ -60,6 +60,11 @@ absl::StatusOr<float*> CpuBackend::MapHost(DeviceBuffer buffer) {
   return DeviceAccess::Floats(buffer);
 }
 
+absl::StatusOr<NativeBuffer> CpuBackend::Native(DeviceBuffer buffer) {
+  return absl::UnimplementedError(
+      "the CPU backend has no device memory; MapHost gives the host's address");
+}
+
 absl::StatusOr<std::unique_ptr<Stream>> CpuBackend::CreateStream() {
   return std::unique_ptr<Stream>(std::make_unique<CpuStream>());
 }

@@ -29,6 +29,7 @@ class CpuBackend final : public Backend {
   absl::Status Fill(DeviceBuffer buffer, float value) override;
   absl::Status FillZero(DeviceSpan<double> buffer) override;
   absl::StatusOr<float*> MapHost(DeviceBuffer buffer) override;
+  absl::StatusOr<NativeBuffer> Native(DeviceBuffer buffer) override;
 
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override;
   absl::Status SetStream(Stream* stream) override;

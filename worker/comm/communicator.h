@@ -13,15 +13,19 @@
 //    come from any thread at any time.
 //  * Reductions add in rank order, ((x0 + x1) + x2) + ..., for every element. So the result is
 //    bit-equal on every rank, from run to run, for every bucket size, and between implementations
-//    that state this order (LocalCommunicator, GlooCommunicator).
+//    that state this order (LocalCommunicator, GlooCommunicator). NcclCommunicator states none: its
+//    sums of floats are equal on all ranks and repeat on the same GPUs and links, and that is all.
 //  * Counts may be zero: the call is then a synchronization and nothing else.
-//  * With size() == 1 each call returns at once.
+//  * With size() == 1 no call waits for a peer.
+//  * A call on a device buffer returns once it is enqueued. What goes wrong afterwards is returned
+//    by Wait() or any later call.
 //
 // Errors, all of them with the rank, the operation and its number in the message:
 //   INVALID_ARGUMENT  wrong sizes, a bad root, a buffer in memory this communicator cannot reach,
 //                     or another rank called another operation or another count
 //   UNAVAILABLE       a peer was lost, left or aborted, or made no progress within the timeout
 //   CANCELLED         this rank's own Abort()
+//   INTERNAL          a GPU or its libraries failed; RESOURCE_EXHAUSTED where its memory ran out
 // The first error found while communicating is final: it also aborts this rank towards its peers,
 // so that they do not wait for their timeout, and each later call returns it again. Build a new
 // communicator then. An argument refused before anything was sent leaves the communicator usable.
@@ -88,6 +92,11 @@ class Communicator {
 
   // Returns once every rank has called it.
   virtual absl::Status Barrier() = 0;
+
+  // Returns once all that earlier calls enqueued on device buffers is done, or with the error that
+  // stopped it. Call it before a stream with such work is waited for in any other way: a stream
+  // behind a lost peer may never end, this wait does. At once where nothing is under way.
+  virtual absl::Status Wait() = 0;
 
   // Makes the running and every later call on this rank return CANCELLED, and tells the peers by
   // closing the connections. Idempotent and thread-safe.

@@ -63,6 +63,11 @@ class GlooCommunicator::Impl {
     }
   }
 
+  absl::Status final() const {
+    absl::MutexLock lock(&state_mutex_);
+    return final_;
+  }
+
   int lost_rank() const {
     absl::MutexLock lock(&state_mutex_);
     return lost_rank_;
@@ -143,6 +148,7 @@ GlooCommunicator::~GlooCommunicator() = default;
 int GlooCommunicator::rank() const { return impl_->rank(); }
 int GlooCommunicator::size() const { return impl_->size(); }
 int GlooCommunicator::lost_rank() const { return impl_->lost_rank(); }
+absl::Status GlooCommunicator::Wait() { return impl_->final(); }
 void GlooCommunicator::Abort() { impl_->Abort(); }
 
 absl::Status GlooCommunicator::AllReduceSum(FloatBuffer values) {

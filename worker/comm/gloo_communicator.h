@@ -25,23 +25,16 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/comm/communicator.h"
+#include "worker/comm/rendezvous_exchange.h"
 
 namespace sparsebalance {
-
-// Publishes this rank's blob (binary) and blocks until it can return those of all ranks, in rank
-// order, its own included. Called once, from the thread that calls Connect(). It should bound its
-// own wait: Connect() cannot interrupt it.
-using RendezvousExchange =
-    std::function<absl::StatusOr<std::vector<std::string>>(std::string own_blob)>;
 
 struct GlooOptions {
   // Address or name that this rank listens on and that its peers reach it by; a wildcard such as
@@ -82,6 +75,7 @@ class GlooCommunicator final : public Communicator {
   absl::Status AllGatherInt64(std::span<const int64_t> in, std::span<int64_t> out) override;
   absl::Status Broadcast(FloatBuffer values, int root) override;
   absl::Status Barrier() override;
+  absl::Status Wait() override;
   void Abort() override;
 
   // The rank that was lost, -1 while none is known. For the caller's report to the coordinator.

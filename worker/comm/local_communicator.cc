@@ -178,6 +178,11 @@ class LocalCommunicator final : public Communicator {
   }
   absl::Status Barrier() override { return InPlace(OpKind::kBarrier, std::span<std::byte>()); }
 
+  absl::Status Wait() override {
+    absl::MutexLock lock(&state_mutex_);
+    return final_;
+  }
+
   void Abort() override {
     {
       absl::MutexLock lock(&state_mutex_);

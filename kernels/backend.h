@@ -156,6 +156,8 @@ class Backend {
   virtual std::string_view name() const = 0;
   // The product's name of a GPU; empty for a CPU.
   virtual std::string_view device_name() const { return {}; }
+  // Its PCI address, such as "0000:3b:00.0"; empty for a CPU.
+  virtual std::string_view device_bus_id() const { return {}; }
 
   // --- memory -----------------------------------------------------------------------------------
   // Uninitialized memory, 64-byte aligned; count may be 0.

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "worker/model/random.h"
@@ -198,6 +200,29 @@ ModelWeights MakeViews(const ModelConfig& config, const std::vector<Slot>& slots
   return out;
 }
 
+// Where the parts of the gradients begin, by the names of the parameters; and the end.
+std::vector<int64_t> GradBounds(const ModelConfig& config, const std::vector<Slot>& slots,
+                                int64_t begin, int64_t end) {
+  const auto layers = static_cast<size_t>(config.num_layers);
+  std::vector<int64_t> bounds(layers + 3, end - begin);
+  bounds[0] = 0;
+  const auto starts = [&](size_t part, int64_t offset) {
+    bounds[part] = std::min(bounds[part], offset - begin);
+  };
+  for (const Slot& slot : slots) {
+    if (slot.offset < begin) continue;
+    if (absl::StartsWith(slot.name, "model.embed_tokens.")) continue;
+    int layer = -1;
+    if (absl::StartsWith(slot.name, "model.layers.")) {
+      layer = std::atoi(slot.name.c_str() + std::string_view("model.layers.").size());
+    }
+    starts(layer >= 0 ? static_cast<size_t>(layer) + 1 : layers + 1, slot.offset);
+  }
+  // A part without parameters is empty: it ends where it begins.
+  for (size_t p = layers + 2; p-- > 1;) bounds[p] = std::min(bounds[p], bounds[p + 1]);
+  return bounds;
+}
+
 // Norm weights are few, and errors in them are errors of whole columns.
 void KeepNorms(const ModelWeights& from, ModelWeights* to) {
   for (size_t l = 0; l < from.layers.size(); ++l) {
@@ -315,6 +340,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const Mod
     store->parameters_.push_back(std::move(p));
   }
   store->base_count_ = BaseShapes(config).size();
+  store->grad_bounds_ = GradBounds(config, layout.slots(), begin, layout.size());
   const ModelWeights value_views = MakeViews(config, layout.slots(), 0, values);
   if (backend->activation_type() == kernels::ElementType::kFloat32) {
     store->compute_views_ = value_views;

@@ -115,6 +115,11 @@ class ParameterStore {
   // All of one parameter.
   absl::Status Write(const Parameter& parameter, std::span<const float> values);
 
+  // grads() in parts that backward finishes as a whole: part 0 is the embedding (and the output
+  // matrix where they are tied), 1 to num_layers the layers, the last the loss head. Part p is
+  // [bounds[p], bounds[p + 1]), and may be empty.
+  const std::vector<int64_t>& grad_bounds() const { return grad_bounds_; }
+
   // What a pass computes with. It is as new as the values after a call of RefreshCompute, which
   // costs nothing where nothing was written.
   absl::Status RefreshCompute();
@@ -139,6 +144,7 @@ class ParameterStore {
   kernels::DeviceTensor copy_;  // of values_; empty where activations are float32
   bool copy_is_stale_ = true;
   int64_t trainable_begin_ = 0;
+  std::vector<int64_t> grad_bounds_;
   ModelWeights compute_views_;
   ModelWeights grad_views_;
 };

@@ -111,8 +111,9 @@ absl::Status Transformer::ZeroGrads() { return backend_->Fill(store_->grads(), 0
 
 absl::StatusOr<MicroBatchReport> Transformer::ForwardBackward(const MicroBatch& batch,
                                                               double loss_scale,
-                                                              double coverage_guard) {
-  return Run(batch, loss_scale, coverage_guard, true);
+                                                              double coverage_guard,
+                                                              const GradsReady& ready) {
+  return Run(batch, loss_scale, coverage_guard, true, ready);
 }
 
 absl::StatusOr<MicroBatchReport> Transformer::Loss(const MicroBatch& batch, double coverage_guard) {
@@ -122,19 +123,20 @@ absl::StatusOr<MicroBatchReport> Transformer::Loss(const MicroBatch& batch, doub
 absl::StatusOr<std::vector<float>> Transformer::Logits(const MicroBatch& batch,
                                                        double coverage_guard) {
   std::vector<float> logits;
-  SB_RETURN_IF_ERROR(Run(batch, 1.0, coverage_guard, false, &logits).status());
+  SB_RETURN_IF_ERROR(Run(batch, 1.0, coverage_guard, false, nullptr, &logits).status());
   return logits;
 }
 
 absl::StatusOr<std::vector<TokenScore>> Transformer::Scores(const MicroBatch& batch,
                                                             double coverage_guard) {
   std::vector<TokenScore> scores;
-  SB_RETURN_IF_ERROR(Run(batch, 1.0, coverage_guard, false, nullptr, &scores).status());
+  SB_RETURN_IF_ERROR(Run(batch, 1.0, coverage_guard, false, nullptr, nullptr, &scores).status());
   return scores;
 }
 
 absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, double loss_scale,
                                                   double coverage_guard, bool backward,
+                                                  const GradsReady& ready,
                                                   std::vector<float>* logits,
                                                   std::vector<TokenScore>* scores) {
   SB_RETURN_IF_ERROR(batch.Validate(config_));
@@ -205,7 +207,12 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   inputs[layers] = {};
   SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> head_done, backend_->RecordEvent());
 
+  const std::vector<int64_t>& bounds = store_->grad_bounds();
+  const auto part_is_ready = [&](size_t part) {
+    return ready == nullptr ? absl::OkStatus() : ready(bounds[part], bounds[part + 1]);
+  };
   if (backward) {
+    SB_RETURN_IF_ERROR(part_is_ready(layers + 1));
     for (size_t l = layers; l-- > 0;) {
       if (config_.activation_checkpointing) {
         SB_RETURN_IF_ERROR(LayerForward(context, static_cast<int>(l), weights.layers[l],
@@ -215,12 +222,14 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
                                        weight_grads.layers[l], inputs[l].span(),
                                        std::move(saved[l]), grad.span()));
       inputs[l] = {};
+      SB_RETURN_IF_ERROR(part_is_ready(l + 1));
     }
     if (!weight_grads.embedding.empty()) {
       SB_RETURN_IF_ERROR(DropInPlace(backend_, embedding_dropout, tokens, width, grad.span()));
       SB_RETURN_IF_ERROR(backend_->EmbeddingBackward(width, device.tokens.span(), grad.span(),
                                                      weight_grads.embedding));
     }
+    SB_RETURN_IF_ERROR(part_is_ready(0));
   }
   SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> end, backend_->RecordEvent());
 

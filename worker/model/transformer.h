@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -34,8 +35,13 @@ class Transformer {
   // (supervised tokens of the whole global batch). A budget below the base one is raised in each
   // layer in which coverage would fall under (1 - coverage_guard) times that of the base budget.
   // Micro-batches whose weights are all 0 run forward and backward too and add zeros.
+  // `ready`, which may be null, is called during backward when nothing more will be added to
+  // elements [begin, end) of grads() by this micro-batch, once the work that is enqueued so far is
+  // done; from the end of grads() to its begin. Its error ends the pass.
+  using GradsReady = std::function<absl::Status(int64_t begin, int64_t end)>;
   absl::StatusOr<MicroBatchReport> ForwardBackward(const MicroBatch& batch, double loss_scale,
-                                                   double coverage_guard);
+                                                   double coverage_guard,
+                                                   const GradsReady& ready = nullptr);
   // Forward only, without keeping activations: backward times are 0.
   absl::StatusOr<MicroBatchReport> Loss(const MicroBatch& batch, double coverage_guard);
   // The logits of every token, [tokens, vocab_size] on the host; for evaluation of short batches.
@@ -59,6 +65,7 @@ class Transformer {
 
   absl::StatusOr<MicroBatchReport> Run(const MicroBatch& batch, double loss_scale,
                                        double coverage_guard, bool backward,
+                                       const GradsReady& ready = nullptr,
                                        std::vector<float>* logits = nullptr,
                                        std::vector<TokenScore>* scores = nullptr);
 

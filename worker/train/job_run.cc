@@ -8,6 +8,8 @@
 #include "kernels/status_macros.h"
 #include "worker/comm/gloo_communicator.h"
 #include "worker/comm/local_communicator.h"
+#include "worker/comm/nccl_api.h"
+#include "worker/comm/nccl_communicator.h"
 #include "worker/model_io/hf_checkpoint.h"
 #include "worker/model_io/peft_adapter.h"
 #include "worker/train/file_util.h"
@@ -139,6 +141,32 @@ absl::StatusOr<std::vector<std::string>> JobRun::JoinAll(const std::vector<std::
   return all;
 }
 
+absl::StatusOr<std::unique_ptr<Communicator>> JobRun::ConnectRank(size_t index, int rank,
+                                                                  int size) {
+  const RendezvousExchange exchange = [this, index](std::string own_blob) {
+    return rendezvous_->Meet(index, std::move(own_blob));
+  };
+  if (train_.communicator == "nccl" ||
+      (train_.communicator == "auto" && train_.backend == "cuda")) {
+    auto api = SystemNcclApi();
+    if (api.ok()) {
+      return NcclCommunicator::Connect(
+          *std::move(api), rank, size,
+          {.device = static_cast<int>(index), .timeout = train_.collective_timeout}, exchange);
+    }
+    if (train_.communicator == "nccl") return api.status();
+    if (index == 0) {
+      options_.log(absl::StrCat("gradients of the GPUs are summed by Gloo, through the host: ",
+                                api.status().message()));
+    }
+  }
+  return GlooCommunicator::Connect(rank, size,
+                                   {.bind_host = options_.bind_host,
+                                    .interface = options_.interface,
+                                    .timeout = train_.collective_timeout},
+                                   exchange);
+}
+
 absl::Status JobRun::Connect(size_t index) {
   if (session_ == nullptr) return absl::OkStatus();  // connected at creation
   const int size = static_cast<int>(train_.parallelism.data());
@@ -146,17 +174,10 @@ absl::Status JobRun::Connect(size_t index) {
   if (size == 1) {
     if (auto joined = rendezvous_->Meet(index, ""); !joined.ok()) return joined.status();
   }
-  GlooOptions gloo;
-  gloo.bind_host = options_.bind_host;
-  gloo.interface = options_.interface;
-  gloo.timeout = train_.collective_timeout;
-  auto comm = GlooCommunicator::Connect(rank, size, gloo, [&](std::string own_blob) {
-    return rendezvous_->Meet(index, std::move(own_blob));
-  });
-  if (!comm.ok()) return comm.status();
+  SB_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> comm, ConnectRank(index, rank, size));
   absl::MutexLock lock(&mutex_);
   if (!aborted_.ok()) return aborted_;
-  comms_[index] = *std::move(comm);
+  comms_[index] = std::move(comm);
   return absl::OkStatus();
 }
 

@@ -57,6 +57,8 @@ class JobRun {
          const data::IndexedDataset* dataset);
   absl::StatusOr<std::vector<std::string>> JoinAll(const std::vector<std::string>& blobs);
   absl::Status Connect(size_t index);
+  // NCCL's communicator between GPUs, where it can be had, else Gloo's.
+  absl::StatusOr<std::unique_ptr<Communicator>> ConnectRank(size_t index, int rank, int size);
 
   const WorkerNodeOptions& options_;
   const std::string policy_;

@@ -38,20 +38,22 @@ class OplessBackend final : public kernels::Backend {
   }
   // At once, whatever the streams do.
   std::vector<float> Peek(DeviceBuffer from) const {
-    const float* data = kernels::DeviceAccess::Data(from);
+    const float* data = kernels::DeviceAccess::Floats(from);
     return std::vector<float>(data, data + from.size());
   }
   // The next recording of an event fails.
   void FailNextEvent(absl::Status error) { event_error_ = std::move(error); }
 
   std::string_view name() const override { return "opless"; }
+  kernels::ElementType activation_type() const override { return kernels::ElementType::kFloat32; }
+  int64_t WorkingElements() const override { return 1; }
   kernels::MemoryStats memory() const override { return {}; }
   void ResetPeakMemory() override {}
   absl::StatusOr<float*> MapHost(DeviceBuffer buffer) override {
     return absl::UnimplementedError("device memory");
   }
   absl::StatusOr<kernels::NativeBuffer> Native(DeviceBuffer buffer) override {
-    return kernels::NativeBuffer{kernels::DeviceAccess::Data(buffer), current_};
+    return kernels::NativeBuffer{kernels::DeviceAccess::Floats(buffer), current_};
   }
   absl::StatusOr<std::unique_ptr<kernels::Stream>> CreateStream() override {
     auto stream = std::make_unique<GpuStream>();
@@ -83,11 +85,13 @@ class OplessBackend final : public kernels::Backend {
   absl::Status FillZero(DeviceSpan<double> buffer) override { return None(); }
   int64_t AllocatedBytes(int64_t bytes) const override { return 0; }
   int64_t AttentionForwardScratch(const kernels::AttentionShape& shape,
-                                  const kernels::PackedBlocks& blocks) const override {
+                                  const kernels::PackedBlocks& blocks,
+                                  int64_t pairs) const override {
     return 0;
   }
   int64_t AttentionBackwardScratch(const kernels::AttentionShape& shape,
-                                   const kernels::PackedBlocks& blocks) const override {
+                                   const kernels::PackedBlocks& blocks,
+                                   int64_t pairs) const override {
     return 0;
   }
   int64_t MatmulScratch(const kernels::MatmulShape& shape) const override { return 0; }
@@ -152,7 +156,7 @@ class OplessBackend final : public kernels::Backend {
     return None();
   }
   absl::Status AdamW(const kernels::AdamWArgs& args, ConstDeviceBuffer grad, DeviceBuffer value,
-                     DeviceBuffer m, DeviceBuffer v) override {
+                     DeviceBuffer m, DeviceBuffer v, DeviceBuffer copy) override {
     return None();
   }
   absl::Status AddSquaredNorm(ConstDeviceBuffer x, DeviceSpan<double> out) override {
@@ -176,6 +180,11 @@ class OplessBackend final : public kernels::Backend {
                                                    const kernels::AttentionLayout& layout,
                                                    ConstDeviceBuffer q, ConstDeviceBuffer means,
                                                    const std::vector<int32_t>& budgets) override {
+    return None();
+  }
+  absl::Status BuildBlockLists(const kernels::AttentionShape& shape,
+                               const kernels::AttentionLayout& layout,
+                               kernels::BlockLists* lists) override {
     return None();
   }
   absl::StatusOr<std::vector<double>> AttentionMass(const kernels::AttentionShape& shape,
@@ -215,17 +224,20 @@ class OplessBackend final : public kernels::Backend {
 
   static absl::Status None() { return absl::UnimplementedError("this device has no ops"); }
 
-  absl::StatusOr<void*> AllocateBytes(int64_t bytes) override {
+  absl::StatusOr<void*> AllocateBytes(int64_t bytes, kernels::MemoryPurpose purpose) override {
     void* data = nullptr;
     (void)gpu_->AllocateDevice(&data, static_cast<size_t>(bytes));
     return data;
   }
   void FreeBytes(void* data, int64_t bytes) override { (void)gpu_->FreeDevice(data); }
-  absl::Status CopyBytes(const void* from, void* to, int64_t bytes, CopyKind kind) override {
+  absl::Status CopyBytes(const void* from, void* to, int64_t bytes,
+                         kernels::CopyKind kind) override {
     absl::Status status = Synchronize();
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
     return status;
   }
+
+  absl::Status Convert(ConstDeviceBuffer from, DeviceBuffer to) override { return None(); }
 
   Gpu* const gpu_;
   void* default_ = nullptr;

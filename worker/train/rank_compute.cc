@@ -99,6 +99,12 @@ absl::StatusOr<std::unique_ptr<RankCompute>> RankCompute::Create(
   return compute;
 }
 
+absl::Status RankCompute::Connect(Communicator* comm) {
+  if (comm->size() == 1) return absl::OkStatus();
+  SB_ASSIGN_OR_RETURN(reducer_, GradientReducer::Create(comm, backend_.get(), model_->grads()));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<model::MicroBatch> RankCompute::BuildMicroBatch(const v1::MicroBatch& planned,
                                                                uint64_t step) const {
   model::MicroBatch batch;
@@ -151,12 +157,22 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
   // A batch without a supervised token has no loss to divide.
   const double loss_scale =
       global_supervised_tokens > 0 ? 1.0 / static_cast<double>(global_supervised_tokens) : 0.0;
+  const model::Transformer::GradsReady mark_ready = [this](int64_t begin, int64_t end) {
+    return reducer_->MarkReady(begin, end);
+  };
+  const bool reduces = reducer_ != nullptr;
+  if (reduces && plan.micro_batches().empty()) SB_RETURN_IF_ERROR(reducer_->Begin());
   for (int m = 0; m < plan.micro_batches_size(); ++m) {
     const v1::MicroBatch& planned = plan.micro_batches(m);
     SB_ASSIGN_OR_RETURN(model::MicroBatch batch, BuildMicroBatch(planned, step));
     if (audit) batch.audit_queries = options_.audit_queries;
-    SB_ASSIGN_OR_RETURN(const model::MicroBatchReport report,
-                        model_->ForwardBackward(batch, loss_scale, options_.plan.coverage_guard()));
+    // Only the last one's backward pass leaves gradients that are final.
+    const bool last = reduces && m + 1 == plan.micro_batches_size();
+    if (last) SB_RETURN_IF_ERROR(reducer_->Begin());
+    SB_ASSIGN_OR_RETURN(
+        const model::MicroBatchReport report,
+        model_->ForwardBackward(batch, loss_scale, options_.plan.coverage_guard(),
+                                last ? mark_ready : model::Transformer::GradsReady()));
 
     v1::MicroBatchTelemetry& out = *telemetry.add_micro_batches();
     out.set_index(static_cast<uint32_t>(m));
@@ -188,6 +204,7 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
       stats.audited_coverage_sum += coverage;
     }
   }
+  SB_ASSIGN_OR_RETURN(computed_, backend_->RecordEvent());
   stats.peak_memory_bytes = static_cast<double>(backend_->memory().peak_bytes);
   telemetry.set_loss_sum(stats.loss_sum);
   telemetry.set_supervised_tokens(static_cast<uint64_t>(stats.supervised_tokens));
@@ -195,24 +212,16 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
   return absl::OkStatus();
 }
 
-absl::StatusOr<FloatBuffer> RankCompute::Gradients() {
-  SB_RETURN_IF_ERROR(backend_->Synchronize());
-  const auto count = static_cast<size_t>(model_->grads().size());
-  const absl::StatusOr<float*> mapped = backend_->MapHost(model_->grads());
-  if (mapped.ok()) return FloatBuffer(std::span<float>(*mapped, count));
-  if (!absl::IsUnimplemented(mapped.status())) return mapped.status();
-  host_gradients_.resize(count);
-  SB_RETURN_IF_ERROR(
-      backend_->CopyToHost(kernels::ConstDeviceBuffer(model_->grads()), host_gradients_.data()));
-  return FloatBuffer(std::span<float>(host_gradients_));
+absl::Status RankCompute::ReduceGradients(RankStepStats& stats) {
+  if (reducer_ != nullptr) SB_RETURN_IF_ERROR(reducer_->Finish());
+  SB_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Event> reduced, backend_->RecordEvent());
+  SB_ASSIGN_OR_RETURN(const kernels::EventInterval exposed,
+                      backend_->Elapsed(*computed_, *reduced));
+  stats.idle_ms = exposed.seconds * 1e3;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<double> RankCompute::GradientNorm() {
-  if (!host_gradients_.empty()) {
-    SB_RETURN_IF_ERROR(backend_->CopyToDevice(host_gradients_, model_->grads()));
-  }
-  return optimizer_->GradNorm();
-}
+absl::StatusOr<double> RankCompute::GradientNorm() { return optimizer_->GradNorm(); }
 
 absl::Status RankCompute::Update(double learning_rate, double gradient_scale) {
   SB_RETURN_IF_ERROR(optimizer_->Step(learning_rate, gradient_scale));

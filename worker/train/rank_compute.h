@@ -15,6 +15,7 @@
 #include "worker/model/adamw.h"
 #include "worker/model/transformer.h"
 #include "worker/model_io/tensor_info.h"
+#include "worker/train/gradient_reducer.h"
 #include "worker/train/step_record.h"
 #include "worker/train/tensor_file.h"
 #include "worker/train/train_options.h"
@@ -28,16 +29,21 @@ class RankCompute {
                                                              const data::IndexedDataset* dataset,
                                                              int device);
 
+  // The communicator that sums the gradients; before the first Run(). It outlives this.
+  absl::Status Connect(Communicator* comm);
+
   // Runs the micro-batches in the plan's order on zeroed gradients of
   // (sum of losses) / global_supervised_tokens. The step and a sequence's id choose what dropout
   // drops of it. Adds what was measured to `telemetry`
   // (micro-batches, loss, tokens) and `stats`. `audit`: measures attention mass too.
+  // Begins to sum the gradients over the ranks: from here to the end of ReduceGradients() no other
+  // collective may be called.
   absl::Status Run(const v1::RankPlan& plan, uint64_t step, uint64_t global_supervised_tokens,
                    bool audit, v1::RankTelemetry& telemetry, RankStepStats& stats);
 
-  // All gradients in host memory, for the communicator to reduce in place. On a device that the
-  // host cannot reach this is a copy, which GradientNorm() writes back.
-  absl::StatusOr<FloatBuffer> Gradients();
+  // Ends that sum. stats.idle_ms becomes the time from this rank's end of backward to the end of
+  // the sum: waiting for others, and communication that backward did not hide.
+  absl::Status ReduceGradients(RankStepStats& stats);
   // Of the reduced gradients; not finite where one of them is not.
   absl::StatusOr<double> GradientNorm();
   absl::Status Update(double learning_rate, double gradient_scale);
@@ -70,6 +76,7 @@ class RankCompute {
   absl::StatusOr<Timing> Measure(uint64_t tokens, uint32_t budget_blocks);
 
   std::string_view backend_name() const { return backend_->name(); }
+  std::string_view device_bus_id() const { return backend_->device_bus_id(); }
 
  private:
   RankCompute(const TrainOptions& options, const data::IndexedDataset* dataset)
@@ -85,7 +92,8 @@ class RankCompute {
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<model::Transformer> model_;
   std::unique_ptr<model::AdamW> optimizer_;
-  std::vector<float> host_gradients_;  // empty where the host reaches the device's
+  std::unique_ptr<GradientReducer> reducer_;  // null where there is one rank alone
+  std::unique_ptr<kernels::Event> computed_;  // the end of the step's last backward pass
   std::vector<float> host_model_;
   model::AdamWState host_optimizer_;
 };

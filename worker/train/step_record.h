@@ -14,7 +14,7 @@ namespace sparsebalance {
 struct RankStepStats {
   double step_ms = 0;       // from waiting for the plan to the end of the update
   double compute_ms = 0;    // forward and backward of the rank's micro-batches
-  double idle_ms = 0;       // waiting for the slowest rank before the all-reduce
+  double idle_ms = 0;       // waiting for the slowest rank's gradients
   double plan_wait_ms = 0;  // exposed: nothing else was left to do
   double agreement_ms = 0;
   double loss_sum = 0;  // nats over supervised tokens
@@ -54,7 +54,9 @@ struct StepRecord {
   double audited_coverage() const;  // the same
 };
 
-// Collective: every rank's stats, in rank order.
+// Collective: every rank's stats, in rank order. In `mine`, idle_ms is the time from the end of
+// backward to that of the all-reduce; in the result it is less by the least of all ranks, which is
+// what the all-reduce itself took.
 absl::StatusOr<std::vector<RankStepStats>> GatherStats(Communicator& comm,
                                                        const RankStepStats& mine);
 

@@ -45,11 +45,12 @@ struct TrainOptions {
   uint64_t steps = 100;             // of the whole run
   uint64_t seed = 1;                // of the parameters and of the order of the data
 
-  std::string backend = "auto";    // auto, cpu or cuda; device_choice.h settles these three
-  std::string precision = "auto";  // of activations: auto, fp32 or bf16
-  std::string device_name;         // of the GPUs; empty: a CPU
-  int threads_per_rank = 1;        // CPU threads of a rank
-  int64_t memory_limit_bytes = 0;  // of a rank; 0: none
+  std::string backend = "auto";       // auto, cpu or cuda; device_choice.h settles these three
+  std::string precision = "auto";     // of activations: auto, fp32 or bf16
+  std::string device_name;            // of the GPUs; empty: a CPU
+  std::string communicator = "auto";  // auto, nccl or gloo; auto: nccl on GPUs where it is built
+  int threads_per_rank = 1;           // CPU threads of a rank
+  int64_t memory_limit_bytes = 0;     // of a rank; 0: none
 
   // How long a step may wait for its plan before it is trained by the fallback.
   absl::Duration plan_deadline = absl::Milliseconds(250);

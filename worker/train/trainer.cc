@@ -66,6 +66,9 @@ Trainer::Trainer(const TrainOptions& options, TrainerDependencies dependencies,
       rank_(static_cast<uint32_t>(dependencies_.comm->rank())),
       compute_(std::move(compute)),
       batches_(std::move(batches)) {
+  if (const std::string_view bus_id = compute_->device_bus_id(); !bus_id.empty()) {
+    gpu_ = GpuMonitor::Create(bus_id, dependencies_.log);
+  }
   if (!options_.checkpoint_dir.empty()) {
     checkpoints_.emplace(options_.checkpoint_dir, options_.checkpoints_kept, dependencies_.log);
   }
@@ -128,6 +131,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& opt
                                                          const Checkpoint* checkpoint) {
   SB_ASSIGN_OR_RETURN(std::unique_ptr<RankCompute> compute,
                       RankCompute::Create(options, dependencies.dataset, dependencies.device));
+  SB_RETURN_IF_ERROR(compute->Connect(dependencies.comm));
   SB_RETURN_IF_ERROR(Initialize(options, *dependencies.dataset, checkpoint, *compute));
   TrainPosition position;
   if (checkpoint != nullptr) position = checkpoint->position;
@@ -253,12 +257,7 @@ absl::Status Trainer::RecordPlan(const ChosenPlan& chosen, uint64_t step) {
 }
 
 absl::Status Trainer::ReduceAndUpdate(RankStepStats& stats) {
-  const Stopwatch waiting;
-  SB_RETURN_IF_ERROR(dependencies_.comm->Barrier());
-  stats.idle_ms = waiting.Milliseconds();
-
-  SB_ASSIGN_OR_RETURN(const FloatBuffer gradients, compute_->Gradients());
-  SB_RETURN_IF_ERROR(dependencies_.comm->AllReduceSum(gradients));
+  SB_RETURN_IF_ERROR(compute_->ReduceGradients(stats));
   SB_ASSIGN_OR_RETURN(const double norm, compute_->GradientNorm());
   record_.gradient_norm = norm;
   record_.skipped = !std::isfinite(norm);
@@ -301,6 +300,7 @@ absl::StatusOr<StepOutcome> Trainer::RunStep(bool stop_requested) {
   stats.step_ms = whole.Milliseconds();
 
   SB_ASSIGN_OR_RETURN(record_.ranks, GatherStats(*dependencies_.comm, stats));
+  stats.idle_ms = record_.ranks[rank_].idle_ms;
   record_.policy = chosen.plan->policy();
   record_.used_fallback = chosen.used_fallback;
   record_.predicted_step_ms = chosen.used_fallback ? 0 : chosen.plan->predicted_step_ms();
@@ -349,6 +349,14 @@ void Trainer::Report(const v1::GlobalBatch& batch, const ChosenPlan& chosen,
   telemetry.set_peak_memory_bytes(static_cast<uint64_t>(stats.peak_memory_bytes));
   telemetry.set_used_fallback(chosen.used_fallback);
   telemetry.set_plan_digest(chosen.digest);
+  if (gpu_ != nullptr && gpu_->Poll().has_value()) {
+    const GpuFacts& facts = *gpu_->Poll();
+    v1::GpuTelemetry& gpu = *telemetry.mutable_gpu();
+    gpu.set_name(facts.name);
+    gpu.set_memory_used_bytes(facts.memory_used_bytes);
+    gpu.set_memory_total_bytes(facts.memory_total_bytes);
+    for (const std::string& reason : facts.throttle_reasons) gpu.add_throttle_reasons(reason);
+  }
   dependencies_.plans->Report(std::move(telemetry));
   if (rank_ == 0) {
     v1::ConsumedBatch consumed;

@@ -21,6 +21,7 @@
 #include "worker/train/batch_source.h"
 #include "worker/train/checkpoint.h"
 #include "worker/train/coverage_notes.h"
+#include "worker/train/gpu_monitor.h"
 #include "worker/train/plan_record.h"
 #include "worker/train/rank_compute.h"
 #include "worker/train/step_record.h"
@@ -106,6 +107,7 @@ class Trainer {
   uint32_t skipped_in_a_row_ = 0;
   uint64_t base_fingerprint_ = 0;  // of the model under adapters
   StepRecord record_;
+  std::unique_ptr<GpuMonitor> gpu_;  // null on a CPU
 };
 
 }  // namespace sparsebalance

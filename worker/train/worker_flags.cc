@@ -224,6 +224,11 @@ void AddMachineFlags(CLI::App& app, WorkerFlags& flags) {
                    "of activations: auto, fp32 or bf16; auto: bf16 on GPUs, fp32 on CPUs. "
                    "Weights, gradients and the optimizer are kept in fp32")
       ->capture_default_str();
+  group
+      ->add_option("--communicator", train.communicator,
+                   "auto, nccl or gloo; auto: NCCL between GPUs where this build has it")
+      ->check(CLI::IsMember({"auto", "nccl", "gloo"}))
+      ->capture_default_str();
   group->add_option("--threads-per-rank", train.threads_per_rank, "CPU threads of each rank")
       ->capture_default_str();
   group

@@ -105,6 +105,13 @@ absl::StatusOr<float*> CudaBackend::MapHost(DeviceBuffer /*buffer*/) {
   return absl::UnimplementedError("the host cannot reach device memory; copy");
 }
 
+absl::StatusOr<NativeBuffer> CudaBackend::Native(DeviceBuffer buffer) {
+  if (buffer.type() != ElementType::kFloat32) {
+    return absl::InvalidArgumentError("Native: communicators take float32");
+  }
+  return NativeBuffer{DeviceAccess::Floats(buffer), platform_->NativeStream()};
+}
+
 absl::Status CudaBackend::Convert(ConstDeviceBuffer from, DeviceBuffer to) {
   SB_ASSIGN_OR_RETURN(const StreamHandle stream, ActivateStream());
   if (to.type() == ElementType::kFloat32) {

@@ -37,6 +37,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return "cuda"; }
   ElementType activation_type() const override { return options_.activation_type; }
   std::string_view device_name() const override { return platform_->facts().name; }
+  std::string_view device_bus_id() const override { return platform_->facts().bus_id; }
 
   MemoryStats memory() const override { return stats_; }
   void ResetPeakMemory() override { stats_.peak_bytes = stats_.live_bytes; }
@@ -44,6 +45,7 @@ class CudaBackend final : public Backend {
   absl::Status Fill(DeviceBuffer buffer, float value) override;
   absl::Status FillZero(DeviceSpan<double> buffer) override;
   absl::StatusOr<float*> MapHost(DeviceBuffer buffer) override;
+  absl::StatusOr<NativeBuffer> Native(DeviceBuffer buffer) override;
 
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override;
   absl::Status SetStream(Stream* stream) override;

@@ -99,7 +99,11 @@ absl::Status CudaPlatform::Open() {
   SB_RETURN_IF_ERROR(Activate());
   cudaDeviceProp properties = {};
   SB_CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, device_));
+  std::array<char, 32> bus_id = {};
+  SB_CUDA_RETURN_IF_ERROR(
+      cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device_));
   facts_ = {.name = properties.name,
+            .bus_id = bus_id.data(),
             .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
             .shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin),
             .working_elements = kWorkingElements};

@@ -17,6 +17,7 @@ namespace sparsebalance::kernels::cuda {
 
 struct DeviceFacts {
   std::string name;              // "NVIDIA H200"
+  std::string bus_id;            // "0000:3b:00.0"
   int64_t memory_bytes = 0;      // of the device
   int64_t shared_bytes = 0;      // most of a thread block, static and dynamic
   int64_t working_elements = 0;  // Backend::WorkingElements

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/coverage_guard.h"
 #include "kernels/cuda/device/bf16.h"
+#include "kernels/op_checks.h"
 #include "kernels/status_macros.h"
 
 namespace sparsebalance::kernels {
@@ -16,6 +18,33 @@ absl::Status SizesDiffer(const char* op, int64_t from, int64_t to) {
 }
 
 }  // namespace
+
+absl::StatusOr<Routing> Backend::Route(const AttentionShape& shape, const AttentionLayout& layout,
+                                       ConstDeviceBuffer q, ConstDeviceBuffer means,
+                                       const RoutingRequest& request) {
+  class Known final : public PendingRouting {
+   public:
+    explicit Known(RoutingFacts facts) : facts_(std::move(facts)) {}
+    absl::StatusOr<RoutingFacts> Read() override { return std::move(facts_); }
+
+   private:
+    RoutingFacts facts_;
+  };
+  const PackedBlocks& blocks = layout.blocks();
+  SB_RETURN_IF_ERROR(op_checks::Route(blocks, request));
+  RoutingFacts facts;
+  SB_ASSIGN_OR_RETURN(facts.coverage,
+                      CoverageCurves(shape, layout, q, means, request.sample_stride));
+  for (int64_t s = 0; s < blocks.sequences(); ++s) {
+    facts.realized_budgets.push_back(RealizedBudget(blocks.SequenceBlocks(s), facts.coverage[s],
+                                                    request.planned[s], request.base[s],
+                                                    request.coverage_guard));
+  }
+  Routing out;
+  SB_ASSIGN_OR_RETURN(out.lists, SelectBlocks(shape, layout, q, means, facts.realized_budgets));
+  out.facts = std::make_unique<Known>(std::move(facts));
+  return out;
+}
 
 absl::StatusOr<DeviceTensor> Backend::AllocateTensor(int64_t count, ElementType type,
                                                      MemoryPurpose purpose) {

@@ -140,11 +140,37 @@ class AttentionLayout {
 // Which past blocks each query attends to beside its own. Counts, no sentinels: all the attention
 // kernels know, they never see a budget.
 struct BlockLists {
-  int64_t pairs = 0;                   // (query, past block) pairs of one head
+  int64_t pairs = 0;                   // (query, past block) pairs of one head, or room for more
   DeviceArray<int64_t> query_offsets;  // [tokens + 1], the same for every head
   DeviceArray<int32_t> query_blocks;   // [heads, pairs], ascending within a query
   DeviceArray<int64_t> block_offsets;  // [heads, blocks + 1], relative to the head's first pair
   DeviceArray<int32_t> block_queries;  // [heads, pairs], tokens ascending within a block
+};
+
+// How many blocks the queries of a sequence may choose: `planned`, raised where the guard of
+// coverage_guard.h holds coverage against that of `base`.
+struct RoutingRequest {
+  std::vector<int32_t> planned, base;  // [sequences], each >= 1, own block included
+  double coverage_guard = 1;  // most share of the base budget's coverage to lose, in [0, 1]
+  int sample_stride = 1;      // of the curves, see CoverageCurves
+};
+
+struct RoutingFacts {
+  std::vector<std::vector<double>> coverage;  // [sequences], at CoverageGrid
+  std::vector<int32_t> realized_budgets;      // [sequences]
+};
+
+// Facts that a device may still be working on.
+class PendingRouting {
+ public:
+  virtual ~PendingRouting() = default;
+  // Once; waits for the device.
+  virtual absl::StatusOr<RoutingFacts> Read() = 0;
+};
+
+struct Routing {
+  BlockLists lists;  // pairs may be more than the lists hold: room for the larger of both budgets
+  std::unique_ptr<PendingRouting> facts;
 };
 
 class Backend {
@@ -304,6 +330,12 @@ class Backend {
                                                   const AttentionLayout& layout,
                                                   ConstDeviceBuffer q, ConstDeviceBuffer means,
                                                   const std::vector<int32_t>& budgets) = 0;
+  // Curves, the guard, and the selection by the realized budgets, which a device may keep to
+  // itself: nothing waits. As CoverageCurves, RealizedBudget and SelectBlocks, which the base class
+  // calls.
+  virtual absl::StatusOr<Routing> Route(const AttentionShape& shape, const AttentionLayout& layout,
+                                        ConstDeviceBuffer q, ConstDeviceBuffer means,
+                                        const RoutingRequest& request);
   // The block lists of given query lists; SelectBlocks has built them already.
   virtual absl::Status BuildBlockLists(const AttentionShape& shape, const AttentionLayout& layout,
                                        BlockLists* lists) = 0;

@@ -51,6 +51,7 @@ absl::Status CoverageCurves(const AttentionShape& shape, const PackedBlocks& blo
 absl::Status SelectBlocks(const AttentionShape& shape, const PackedBlocks& blocks,
                           ConstDeviceBuffer q, ConstDeviceBuffer means,
                           const std::vector<int32_t>& budgets);
+absl::Status Route(const PackedBlocks& blocks, const RoutingRequest& request);
 absl::Status BuildBlockLists(const AttentionShape& shape, const PackedBlocks& blocks,
                              const BlockLists& lists);
 absl::Status AttentionForward(const AttentionShape& shape, const PackedBlocks& blocks,

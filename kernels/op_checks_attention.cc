@@ -84,6 +84,22 @@ absl::Status SelectBlocks(const AttentionShape& shape, const PackedBlocks& block
   return absl::OkStatus();
 }
 
+absl::Status Route(const PackedBlocks& blocks, const RoutingRequest& request) {
+  SB_RETURN_IF_ERROR(CheckSizes(
+      "Route", {{"planned", static_cast<int64_t>(request.planned.size()), blocks.sequences()},
+                {"base", static_cast<int64_t>(request.base.size()), blocks.sequences()}}));
+  for (const std::vector<int32_t>* budgets : {&request.planned, &request.base}) {
+    for (const int32_t budget : *budgets) {
+      SB_RETURN_IF_ERROR(CheckAtLeast("Route", {{"a budget", budget, 1}}));
+    }
+  }
+  if (!(request.coverage_guard >= 0 && request.coverage_guard <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Route: coverage_guard is ", request.coverage_guard, ", must lie in [0, 1]"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BuildBlockLists(const AttentionShape& shape, const PackedBlocks& blocks,
                              const BlockLists& lists) {
   SB_RETURN_IF_ERROR(CheckShape("BuildBlockLists", shape));

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/coverage_guard.h"
 
 namespace sparsebalance::kernels {
 
@@ -58,13 +59,7 @@ std::vector<int64_t> CoverageGrid(int64_t blocks) {
 }
 
 double InterpolateCoverage(int64_t blocks, const std::vector<double>& curve, int64_t budget) {
-  const std::vector<int64_t> grid = CoverageGrid(blocks);
-  if (budget <= grid.front()) return curve.front();
-  if (budget >= grid.back()) return curve.back();
-  const size_t right = std::upper_bound(grid.begin(), grid.end(), budget) - grid.begin();
-  const double share = static_cast<double>(budget - grid[right - 1]) /
-                       static_cast<double>(grid[right] - grid[right - 1]);
-  return curve[right - 1] + share * (curve[right] - curve[right - 1]);
+  return CoverageAt(blocks, curve, budget);
 }
 
 double AttendedPairs(int64_t tokens, int block_tokens, int64_t budget) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "kernels/status_macros.h"
-#include "worker/model/guard.h"
 
 namespace sparsebalance::model {
 namespace {
@@ -84,24 +83,20 @@ absl::Status Route(const PassContext& context, const LayerShape& shape, ConstDev
                       backend->Allocate<float>(shape.kv_width * blocks.blocks()));
   SB_RETURN_IF_ERROR(
       backend->BlockMeans(shape.attention, context.layout, shape.Key(qkv), means.span()));
-  SB_ASSIGN_OR_RETURN(routing->coverage,
-                      backend->CoverageCurves(shape.attention, context.layout, qkv, means.span(),
-                                              context.config.coverage_sample_stride));
-  routing->realized_budgets.clear();
-  for (int64_t s = 0; s < blocks.sequences(); ++s) {
-    routing->realized_budgets.push_back(
-        RealizedBudget(blocks.SequenceBlocks(s), routing->coverage[s], routing->planned_budgets[s],
-                       context.base_budgets[s], context.coverage_guard));
-  }
-  SB_ASSIGN_OR_RETURN(*lists, backend->SelectBlocks(shape.attention, context.layout, qkv,
-                                                    means.span(), routing->realized_budgets));
+  SB_ASSIGN_OR_RETURN(kernels::Routing routed,
+                      backend->Route(shape.attention, context.layout, qkv, means.span(),
+                                     {.planned = routing->planned_budgets,
+                                      .base = context.base_budgets,
+                                      .coverage_guard = context.coverage_guard,
+                                      .sample_stride = context.config.coverage_sample_stride}));
+  *lists = std::move(routed.lists);
+  routing->facts = std::move(routed.facts);
   if (routing->audit_queries > 0) {
-    SB_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Event> begin, backend->RecordEvent());
+    SB_ASSIGN_OR_RETURN(routing->audit_begin, backend->RecordEvent());
     SB_ASSIGN_OR_RETURN(routing->attention_mass,
                         backend->AttentionMass(shape.attention, context.layout, *lists, qkv,
                                                shape.Key(qkv), routing->audit_queries));
-    SB_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Event> end, backend->RecordEvent());
-    SB_ASSIGN_OR_RETURN(routing->audit_time, backend->Elapsed(*begin, *end));
+    SB_ASSIGN_OR_RETURN(routing->audit_end, backend->RecordEvent());
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,12 +47,11 @@ Dropout EmbeddingDropout(const PassContext& context);
 // What the attention of a layer is to do and, for reports, did: one entry a sequence.
 struct LayerRouting {
   std::vector<int32_t> planned_budgets;
-  int audit_queries = 0;                      // 0: no audit
-  std::vector<std::vector<double>> coverage;  // at CoverageGrid
-  std::vector<int32_t> realized_budgets;
-  std::vector<double> attention_mass;  // of an audit
-  // Time that the audit took, within the layer's forward pass.
-  kernels::EventInterval audit_time;
+  int audit_queries = 0;                           // 0: no audit
+  std::unique_ptr<kernels::PendingRouting> facts;  // curves and realized budgets
+  std::vector<double> attention_mass;              // of an audit
+  // Around the audit, within the layer's forward pass; null without one.
+  std::unique_ptr<kernels::Event> audit_begin, audit_end;
 };
 
 // out [tokens, hidden] = layer number `layer`, from 0, on x. Where `routing` is null, saved->lists

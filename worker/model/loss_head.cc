@@ -24,10 +24,20 @@ int64_t LossHeadRows(const ModelConfig& config, const kernels::Backend& backend,
   return std::clamp<int64_t>(backend.WorkingElements() / config.vocab_size, 1, tokens);
 }
 
+absl::StatusOr<LossHeadTimes> TimesOf(kernels::Backend* backend, const LossHeadMarks& marks) {
+  LossHeadTimes times;
+  for (size_t i = 0; i + 1 < marks.size(); ++i) {
+    SB_ASSIGN_OR_RETURN(const kernels::EventInterval interval,
+                        backend->Elapsed(*marks[i], *marks[i + 1]));
+    AddInterval(interval, i % 2 == 0 ? &times.forward : &times.backward);
+  }
+  return times;
+}
+
 absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
                          const ModelWeights& weights, const ModelWeights& weight_grads,
                          const LossHeadInput& input, DeviceBuffer x_grad,
-                         kernels::DeviceSpan<double> loss_sum, LossHeadTimes* times) {
+                         kernels::DeviceSpan<double> loss_sum, LossHeadMarks* marks) {
   const int64_t hidden = config.hidden_size;
   const int64_t vocabulary = config.vocab_size;
   const int64_t tokens = input.tokens;
@@ -35,11 +45,9 @@ absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
   const kernels::NormShape norm_shape{tokens, hidden, config.rms_norm_eps};
   const bool backward = !x_grad.empty();
 
-  // Events alternate: begin of a forward part, begin of a backward part, ..., end.
-  std::vector<std::unique_ptr<Event>> events;
   const auto mark = [&]() -> absl::Status {
     SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> event, backend->RecordEvent());
-    events.push_back(std::move(event));
+    marks->push_back(std::move(event));
     return absl::OkStatus();
   };
 
@@ -84,13 +92,7 @@ absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
                                                 inverse_rms.span(), normed_grad.span(), x_grad,
                                                 weight_grads.final_norm));
   }
-  SB_RETURN_IF_ERROR(mark());
-  for (size_t i = 0; i + 1 < events.size(); ++i) {
-    SB_ASSIGN_OR_RETURN(const kernels::EventInterval interval,
-                        backend->Elapsed(*events[i], *events[i + 1]));
-    AddInterval(interval, i % 2 == 0 ? &times->forward : &times->backward);
-  }
-  return absl::OkStatus();
+  return mark();
 }
 
 }  // namespace sparsebalance::model

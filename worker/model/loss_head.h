@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "worker/model/config.h"
 #include "worker/model/parameters.h"
@@ -22,9 +24,14 @@ struct LossHeadInput {
   std::vector<float>* logits = nullptr;
 };
 
+// Events of one pass: the begin of a forward part, the begin of a backward part, and so on in turn;
+// the last is the end.
+using LossHeadMarks = std::vector<std::unique_ptr<kernels::Event>>;
 struct LossHeadTimes {
   kernels::EventInterval forward, backward;
 };
+// Waits for the device.
+absl::StatusOr<LossHeadTimes> TimesOf(kernels::Backend* backend, const LossHeadMarks& marks);
 
 // Rows whose logits exist at a time.
 int64_t LossHeadRows(const ModelConfig& config, const kernels::Backend& backend, int64_t tokens);
@@ -36,6 +43,6 @@ int64_t LossHeadRows(const ModelConfig& config, const kernels::Backend& backend,
 absl::Status RunLossHead(const ModelConfig& config, kernels::Backend* backend,
                          const ModelWeights& weights, const ModelWeights& weight_grads,
                          const LossHeadInput& input, DeviceBuffer x_grad,
-                         kernels::DeviceSpan<double> loss_sum, LossHeadTimes* times);
+                         kernels::DeviceSpan<double> loss_sum, LossHeadMarks* marks);
 
 }  // namespace sparsebalance::model

@@ -73,17 +73,19 @@ absl::StatusOr<DeviceBatch> Upload(const MicroBatch& batch, const ModelConfig& c
 
 // Mean coverage over layers, budgets by layer, and the pairs attended.
 void FillRoutingReport(const kernels::PackedBlocks& blocks,
-                       const std::vector<LayerRouting>& routing, MicroBatchReport* report) {
+                       const std::vector<LayerRouting>& routing,
+                       const std::vector<kernels::RoutingFacts>& facts, MicroBatchReport* report) {
   const auto layers = static_cast<double>(routing.size());
   for (int64_t s = 0; s < blocks.sequences(); ++s) {
     SequenceReport sequence;
-    std::vector<double> mean(routing.front().coverage[s].size(), 0.0);
+    std::vector<double> mean(facts.front().coverage[s].size(), 0.0);
     double mass = 0;
-    for (const LayerRouting& layer : routing) {
+    for (size_t l = 0; l < routing.size(); ++l) {
+      const kernels::RoutingFacts& layer = facts[l];
       std::vector<float>& curve =
           sequence.layer_coverage.emplace_back(layer.coverage[s].begin(), layer.coverage[s].end());
       curve.back() = 1.0F;
-      if (!layer.attention_mass.empty()) mass += layer.attention_mass[s] / layers;
+      if (!routing[l].attention_mass.empty()) mass += routing[l].attention_mass[s] / layers;
       for (size_t g = 0; g < mean.size(); ++g) mean[g] += layer.coverage[s][g] / layers;
       sequence.realized_budgets.push_back(layer.realized_budgets[s]);
       report->attended_pairs += kernels::AttendedPairs(
@@ -99,6 +101,18 @@ void FillRoutingReport(const kernels::PackedBlocks& blocks,
 
 }  // namespace
 
+// What a report is made of once the device has come so far.
+class Transformer::Pending {
+ public:
+  kernels::PackedBlocks blocks;
+  DeviceArray<double> loss_sum;
+  std::vector<LayerRouting> routing;  // of each layer
+  LossHeadMarks head_marks;
+  std::unique_ptr<Event> begin, layers_done, head_done, end;
+  double supervised_tokens = 0;
+  bool backward = false;
+};
+
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConfig& config,
                                                                  kernels::Backend* backend,
                                                                  uint64_t seed) {
@@ -113,11 +127,19 @@ absl::StatusOr<MicroBatchReport> Transformer::ForwardBackward(const MicroBatch& 
                                                               double loss_scale,
                                                               double coverage_guard,
                                                               const GradsReady& ready) {
+  SB_ASSIGN_OR_RETURN(std::unique_ptr<Pending> pending,
+                      Enqueue(batch, loss_scale, coverage_guard, ready));
+  return Collect(std::move(pending));
+}
+
+absl::StatusOr<std::unique_ptr<Transformer::Pending>> Transformer::Enqueue(
+    const MicroBatch& batch, double loss_scale, double coverage_guard, const GradsReady& ready) {
   return Run(batch, loss_scale, coverage_guard, true, ready);
 }
 
 absl::StatusOr<MicroBatchReport> Transformer::Loss(const MicroBatch& batch, double coverage_guard) {
-  return Run(batch, 1.0, coverage_guard, false);
+  SB_ASSIGN_OR_RETURN(std::unique_ptr<Pending> pending, Run(batch, 1.0, coverage_guard, false));
+  return Collect(std::move(pending));
 }
 
 absl::StatusOr<std::vector<float>> Transformer::Logits(const MicroBatch& batch,
@@ -134,11 +156,9 @@ absl::StatusOr<std::vector<TokenScore>> Transformer::Scores(const MicroBatch& ba
   return scores;
 }
 
-absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, double loss_scale,
-                                                  double coverage_guard, bool backward,
-                                                  const GradsReady& ready,
-                                                  std::vector<float>* logits,
-                                                  std::vector<TokenScore>* scores) {
+absl::StatusOr<std::unique_ptr<Transformer::Pending>> Transformer::Run(
+    const MicroBatch& batch, double loss_scale, double coverage_guard, bool backward,
+    const GradsReady& ready, std::vector<float>* logits, std::vector<TokenScore>* scores) {
   SB_RETURN_IF_ERROR(batch.Validate(config_));
   if (!std::isfinite(loss_scale) || !(coverage_guard >= 0 && coverage_guard <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("loss scale ", loss_scale,
@@ -154,10 +174,13 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   const ModelWeights& weights = store_->compute_views();
   const ModelWeights& weight_grads = store_->grad_views();
 
-  SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> begin, backend_->RecordEvent());
+  auto pending = std::make_unique<Pending>();
+  pending->backward = backward;
+  for (const float w : batch.loss_weights) pending->supervised_tokens += w;
+  SB_ASSIGN_OR_RETURN(pending->begin, backend_->RecordEvent());
   SB_ASSIGN_OR_RETURN(DeviceBatch device, Upload(batch, config_, backend_));
-  SB_ASSIGN_OR_RETURN(DeviceArray<double> loss_sum, backend_->Allocate<double>(1));
-  SB_RETURN_IF_ERROR(backend_->FillZero(loss_sum.span()));
+  SB_ASSIGN_OR_RETURN(pending->loss_sum, backend_->Allocate<double>(1));
+  SB_RETURN_IF_ERROR(backend_->FillZero(pending->loss_sum.span()));
   const PassContext context{config_,
                             backend_,
                             *device.layout,
@@ -170,7 +193,8 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
   const size_t layers = weights.layers.size();
   std::vector<DeviceTensor> inputs(layers + 1);  // of each layer; then the last one's output
   std::vector<LayerActivations> saved(layers);
-  std::vector<LayerRouting> routing(layers);
+  std::vector<LayerRouting>& routing = pending->routing;
+  routing.resize(layers);
   SB_ASSIGN_OR_RETURN(inputs[0], backend_->AllocateActivations(tokens * width));
   SB_RETURN_IF_ERROR(
       backend_->EmbeddingForward(width, device.tokens.span(), weights.embedding, inputs[0].span()));
@@ -189,23 +213,22 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
       saved[l] = LayerActivations{.lists = std::move(saved[l].lists)};
     }
   }
-  SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> layers_done, backend_->RecordEvent());
+  SB_ASSIGN_OR_RETURN(pending->layers_done, backend_->RecordEvent());
 
   DeviceTensor grad;
   if (backward) {
     SB_ASSIGN_OR_RETURN(grad, backend_->AllocateActivations(tokens * width));
   }
-  LossHeadTimes head_times;
   SB_RETURN_IF_ERROR(RunLossHead(config_, backend_, weights, weight_grads,
                                  {inputs[layers].span(), device.targets.span(),
                                   device.loss_weights.span(), tokens, loss_scale, logits},
-                                 grad.span(), loss_sum.span(), &head_times));
+                                 grad.span(), pending->loss_sum.span(), &pending->head_marks));
   if (scores != nullptr) {
     SB_RETURN_IF_ERROR(
         ScoreTokens(config_, backend_, weights, batch, inputs[layers].span(), scores));
   }
   inputs[layers] = {};
-  SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> head_done, backend_->RecordEvent());
+  SB_ASSIGN_OR_RETURN(pending->head_done, backend_->RecordEvent());
 
   const std::vector<int64_t>& bounds = store_->grad_bounds();
   const auto part_is_ready = [&](size_t part) {
@@ -231,26 +254,38 @@ absl::StatusOr<MicroBatchReport> Transformer::Run(const MicroBatch& batch, doubl
     }
     SB_RETURN_IF_ERROR(part_is_ready(0));
   }
-  SB_ASSIGN_OR_RETURN(std::unique_ptr<Event> end, backend_->RecordEvent());
+  SB_ASSIGN_OR_RETURN(pending->end, backend_->RecordEvent());
+  pending->blocks = device.layout->blocks();
+  return pending;
+}
 
+absl::StatusOr<MicroBatchReport> Transformer::Collect(std::unique_ptr<Pending> pending) {
   MicroBatchReport report;
-  SB_RETURN_IF_ERROR(backend_->CopyToHost(loss_sum.span(), &report.loss_sum));
-  for (const float w : batch.loss_weights) report.supervised_tokens += w;
-  SB_ASSIGN_OR_RETURN(const EventInterval forward, backend_->Elapsed(*begin, *layers_done));
+  report.supervised_tokens = pending->supervised_tokens;
+  SB_RETURN_IF_ERROR(backend_->CopyToHost(pending->loss_sum.span(), &report.loss_sum));
+  SB_ASSIGN_OR_RETURN(const LossHeadTimes head_times, TimesOf(backend_, pending->head_marks));
+  SB_ASSIGN_OR_RETURN(const EventInterval forward,
+                      backend_->Elapsed(*pending->begin, *pending->layers_done));
   report.forward_seconds = forward.seconds + head_times.forward.seconds;
   report.forward_cpu_seconds = forward.cpu_seconds + head_times.forward.cpu_seconds;
   // Audits are no part of a step as the latency model knows it.
-  for (const LayerRouting& layer : routing) {
-    report.audit_seconds += layer.audit_time.seconds;
-    report.forward_seconds -= layer.audit_time.seconds;
-    report.forward_cpu_seconds -= layer.audit_time.cpu_seconds;
+  std::vector<kernels::RoutingFacts> facts;
+  for (const LayerRouting& layer : pending->routing) {
+    SB_ASSIGN_OR_RETURN(facts.emplace_back(), layer.facts->Read());
+    if (layer.audit_begin == nullptr) continue;
+    SB_ASSIGN_OR_RETURN(const EventInterval audit,
+                        backend_->Elapsed(*layer.audit_begin, *layer.audit_end));
+    report.audit_seconds += audit.seconds;
+    report.forward_seconds -= audit.seconds;
+    report.forward_cpu_seconds -= audit.cpu_seconds;
   }
-  if (backward) {
-    SB_ASSIGN_OR_RETURN(const EventInterval back, backend_->Elapsed(*head_done, *end));
+  if (pending->backward) {
+    SB_ASSIGN_OR_RETURN(const EventInterval back,
+                        backend_->Elapsed(*pending->head_done, *pending->end));
     report.backward_seconds = back.seconds + head_times.backward.seconds;
     report.backward_cpu_seconds = back.cpu_seconds + head_times.backward.cpu_seconds;
   }
-  FillRoutingReport(device.layout->blocks(), routing, &report);
+  FillRoutingReport(pending->blocks, pending->routing, facts, &report);
   return report;
 }
 

@@ -42,6 +42,13 @@ class Transformer {
   absl::StatusOr<MicroBatchReport> ForwardBackward(const MicroBatch& batch, double loss_scale,
                                                    double coverage_guard,
                                                    const GradsReady& ready = nullptr);
+  // The same in two steps, so that the device need not be waited for between micro-batches: Enqueue
+  // returns when all work is enqueued (audits alone wait), Collect when it is done.
+  class Pending;
+  absl::StatusOr<std::unique_ptr<Pending>> Enqueue(const MicroBatch& batch, double loss_scale,
+                                                   double coverage_guard,
+                                                   const GradsReady& ready = nullptr);
+  absl::StatusOr<MicroBatchReport> Collect(std::unique_ptr<Pending> pending);
   // Forward only, without keeping activations: backward times are 0.
   absl::StatusOr<MicroBatchReport> Loss(const MicroBatch& batch, double coverage_guard);
   // The logits of every token, [tokens, vocab_size] on the host; for evaluation of short batches.
@@ -63,11 +70,11 @@ class Transformer {
               std::unique_ptr<ParameterStore> store)
       : config_(config), backend_(backend), store_(std::move(store)) {}
 
-  absl::StatusOr<MicroBatchReport> Run(const MicroBatch& batch, double loss_scale,
-                                       double coverage_guard, bool backward,
-                                       const GradsReady& ready = nullptr,
-                                       std::vector<float>* logits = nullptr,
-                                       std::vector<TokenScore>* scores = nullptr);
+  absl::StatusOr<std::unique_ptr<Pending>> Run(const MicroBatch& batch, double loss_scale,
+                                               double coverage_guard, bool backward,
+                                               const GradsReady& ready = nullptr,
+                                               std::vector<float>* logits = nullptr,
+                                               std::vector<TokenScore>* scores = nullptr);
 
   ModelConfig config_;
   kernels::Backend* backend_;

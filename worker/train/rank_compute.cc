@@ -160,6 +160,12 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
   const model::Transformer::GradsReady mark_ready = [this](int64_t begin, int64_t end) {
     return reducer_->MarkReady(begin, end);
   };
+  // Micro-batches run one behind the other on the device; only then it is waited for.
+  struct Enqueued {
+    std::vector<int64_t> cu_seqlens;
+    std::unique_ptr<model::Transformer::Pending> pending;
+  };
+  std::vector<Enqueued> enqueued;
   const bool reduces = reducer_ != nullptr;
   if (reduces && plan.micro_batches().empty()) SB_RETURN_IF_ERROR(reducer_->Begin());
   for (int m = 0; m < plan.micro_batches_size(); ++m) {
@@ -169,11 +175,18 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
     // Only the last one's backward pass leaves gradients that are final.
     const bool last = reduces && m + 1 == plan.micro_batches_size();
     if (last) SB_RETURN_IF_ERROR(reducer_->Begin());
-    SB_ASSIGN_OR_RETURN(
-        const model::MicroBatchReport report,
-        model_->ForwardBackward(batch, loss_scale, options_.plan.coverage_guard(),
-                                last ? mark_ready : model::Transformer::GradsReady()));
+    SB_ASSIGN_OR_RETURN(std::unique_ptr<model::Transformer::Pending> pending,
+                        model_->Enqueue(batch, loss_scale, options_.plan.coverage_guard(),
+                                        last ? mark_ready : model::Transformer::GradsReady()));
+    enqueued.push_back({std::move(batch.cu_seqlens), std::move(pending)});
+  }
+  SB_ASSIGN_OR_RETURN(computed_, backend_->RecordEvent());
 
+  for (int m = 0; m < plan.micro_batches_size(); ++m) {
+    const v1::MicroBatch& planned = plan.micro_batches(m);
+    const std::vector<int64_t>& cu_seqlens = enqueued[static_cast<size_t>(m)].cu_seqlens;
+    SB_ASSIGN_OR_RETURN(const model::MicroBatchReport report,
+                        model_->Collect(std::move(enqueued[static_cast<size_t>(m)].pending)));
     v1::MicroBatchTelemetry& out = *telemetry.add_micro_batches();
     out.set_index(static_cast<uint32_t>(m));
     out.set_forward_ms(report.forward_seconds * 1e3);
@@ -185,7 +198,7 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
     stats.supervised_tokens += report.supervised_tokens;
     for (int s = 0; s < planned.slices_size(); ++s) {
       const auto index = static_cast<size_t>(s);
-      const int64_t tokens = batch.cu_seqlens[index + 1] - batch.cu_seqlens[index];
+      const int64_t tokens = cu_seqlens[index + 1] - cu_seqlens[index];
       const int64_t blocks =
           (tokens + options_.model.block_tokens - 1) / options_.model.block_tokens;
       const model::SequenceReport& sequence = report.sequences[index];
@@ -204,7 +217,6 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
       stats.audited_coverage_sum += coverage;
     }
   }
-  SB_ASSIGN_OR_RETURN(computed_, backend_->RecordEvent());
   stats.peak_memory_bytes = static_cast<double>(backend_->memory().peak_bytes);
   telemetry.set_loss_sum(stats.loss_sum);
   telemetry.set_supervised_tokens(static_cast<uint64_t>(stats.supervised_tokens));

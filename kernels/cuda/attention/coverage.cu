@@ -164,6 +164,17 @@ int64_t SumsBytes(const AttentionShape& shape, const DeviceBlocks& blocks) {
   return (bytes + 15) / 16 * 16;
 }
 
+// A thread for each sequence.
+SB_GLOBAL void SB_LAUNCH_BOUNDS(kRouterThreads)
+    RealizeBudgets(DeviceBlocks blocks, DevicePtr<const double> curves, int width,
+                   DevicePtr<const int32_t> planned, DevicePtr<const int32_t> base,
+                   double coverage_guard, DevicePtr<int32_t> realized) {
+  const int64_t s = GlobalThread();
+  if (s >= blocks.sequences) return;
+  const int64_t own = blocks.first_block[s + 1] - blocks.first_block[s];
+  realized[s] = RealizedBudget(own, curves + s * width, planned[s], base[s], coverage_guard);
+}
+
 }  // namespace
 
 int64_t CoverageScratchBytes(const AttentionShape& shape, const DeviceBlocks& blocks,
@@ -215,5 +226,16 @@ template absl::Status LaunchCoverageCurves<Bf16>(StreamHandle, const AttentionSh
                                                  const DeviceBlocks&, int64_t,
                                                  DevicePtr<const Bf16>, DevicePtr<const float>, int,
                                                  DevicePtr<double>, DevicePtr<std::byte>);
+
+absl::Status LaunchRealizedBudgets(StreamHandle stream, const DeviceBlocks& blocks,
+                                   DevicePtr<const double> curves, DevicePtr<const int32_t> planned,
+                                   DevicePtr<const int32_t> base, double coverage_guard,
+                                   DevicePtr<int32_t> realized) {
+  const auto grid = static_cast<unsigned>((blocks.sequences + kRouterThreads - 1) / kRouterThreads);
+  return Launch(RealizeBudgets,
+                {.grid = {grid}, .block = {kRouterThreads}, .name = "realized budgets"}, stream,
+                blocks, curves, CoverageGridSize(blocks.most_blocks), planned, base, coverage_guard,
+                realized);
+}
 
 }  // namespace sparsebalance::kernels::cuda

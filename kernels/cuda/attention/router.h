@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
+#include "kernels/coverage_guard.h"
 #include "kernels/cuda/attention/device_blocks.h"
 #include "kernels/cuda/device/bf16.h"
 #include "kernels/cuda/device/launch.h"
@@ -60,16 +61,11 @@ absl::Status LaunchCoverageCurves(StreamHandle stream, const AttentionShape& sha
                                   int sample_stride, DevicePtr<double> curves,
                                   DevicePtr<std::byte> scratch);
 
-// CoverageGrid for the device: its i-th budget, but for the last, which is the number of blocks;
-// and its size.
-SB_HOST_DEVICE inline int64_t CoverageGridPoint(int i) {
-  if (i == 0) return 1;
-  return i % 2 == 1 ? int64_t{1} << ((i + 1) / 2) : int64_t{3} << (i / 2 - 1);
-}
-SB_HOST_DEVICE inline int CoverageGridSize(int64_t blocks) {
-  int size = 1;
-  while (CoverageGridPoint(size - 1) < blocks) ++size;
-  return size;
-}
+// realized [sequences] = RealizedBudget (coverage_guard.h) of planned and base [sequences] by the
+// curves of LaunchCoverageCurves: budgets that the host need not know.
+absl::Status LaunchRealizedBudgets(StreamHandle stream, const DeviceBlocks& blocks,
+                                   DevicePtr<const double> curves, DevicePtr<const int32_t> planned,
+                                   DevicePtr<const int32_t> base, double coverage_guard,
+                                   DevicePtr<int32_t> realized);
 
 }  // namespace sparsebalance::kernels::cuda

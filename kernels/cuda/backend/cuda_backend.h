@@ -99,6 +99,9 @@ class CudaBackend final : public Backend {
                                           const AttentionLayout& layout, ConstDeviceBuffer q,
                                           ConstDeviceBuffer means,
                                           const std::vector<int32_t>& budgets) override;
+  absl::StatusOr<Routing> Route(const AttentionShape& shape, const AttentionLayout& layout,
+                                ConstDeviceBuffer q, ConstDeviceBuffer means,
+                                const RoutingRequest& request) override;
   absl::Status BuildBlockLists(const AttentionShape& shape, const AttentionLayout& layout,
                                BlockLists* lists) override;
   absl::Status AttentionForward(const AttentionShape& shape, const AttentionLayout& layout,
@@ -129,6 +132,19 @@ class CudaBackend final : public Backend {
 
  private:
   class Views;
+  class DeviceFactsOfRouting;
+
+  // [sequences, CoverageGridSize of the longest sequence].
+  absl::StatusOr<DeviceArray<double>> DeviceCurves(const AttentionShape& shape,
+                                                   const AttentionLayout& layout,
+                                                   ConstDeviceBuffer q, ConstDeviceBuffer means,
+                                                   int sample_stride);
+  std::vector<std::vector<double>> CurvesOf(const PackedBlocks& blocks,
+                                            const std::vector<double>& curves) const;
+  // Lists with room for `pairs` of a head, selected by budgets on the device.
+  absl::StatusOr<BlockLists> Select(const AttentionShape& shape, const AttentionLayout& layout,
+                                    ConstDeviceBuffer q, ConstDeviceBuffer means,
+                                    DeviceSpan<const int32_t> budgets, int64_t pairs);
 
   CudaBackend(std::unique_ptr<Platform> platform, const BackendOptions& options)
       : options_(options), platform_(std::move(platform)) {}

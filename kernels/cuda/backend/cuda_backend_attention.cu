@@ -102,16 +102,17 @@ absl::Status CudaBackend::BlockMeans(const AttentionShape& shape, const Attentio
   });
 }
 
-absl::StatusOr<std::vector<std::vector<double>>> CudaBackend::CoverageCurves(
-    const AttentionShape& shape, const AttentionLayout& layout, ConstDeviceBuffer q,
-    ConstDeviceBuffer means, int sample_stride) {
-  const PackedBlocks& packed = layout.blocks();
-  SB_RETURN_IF_ERROR(op_checks::CoverageCurves(shape, packed, q, means, sample_stride));
+absl::StatusOr<DeviceArray<double>> CudaBackend::DeviceCurves(const AttentionShape& shape,
+                                                              const AttentionLayout& layout,
+                                                              ConstDeviceBuffer q,
+                                                              ConstDeviceBuffer means,
+                                                              int sample_stride) {
+  SB_RETURN_IF_ERROR(op_checks::CoverageCurves(shape, layout.blocks(), q, means, sample_stride));
   SB_ASSIGN_OR_RETURN(const StreamHandle stream, ActivateStream());
   const DeviceBlocks blocks = Views(this).Blocks(layout);
   const int64_t shared = platform_->facts().shared_bytes;
-  const int64_t width = CoverageGridSize(blocks.most_blocks);
-  SB_ASSIGN_OR_RETURN(const DeviceArray<double> curves, Allocate<double>(blocks.sequences * width));
+  SB_ASSIGN_OR_RETURN(DeviceArray<double> curves,
+                      Allocate<double>(blocks.sequences * CoverageGridSize(blocks.most_blocks)));
   SB_ASSIGN_OR_RETURN(const DeviceArray<std::byte> scratch,
                       Scratch(CoverageScratchBytes(shape, blocks, shared)));
   SB_RETURN_IF_ERROR(Dispatch(q.type(), [&]<typename Tag>(Tag) {
@@ -119,14 +120,55 @@ absl::StatusOr<std::vector<std::vector<double>>> CudaBackend::CoverageCurves(
     return LaunchCoverageCurves<T>(stream, shape, blocks, shared, At<T>(q), At<float>(means),
                                    sample_stride, At(curves.span()), At(scratch.span()));
   }));
-  std::vector<double> host(static_cast<size_t>(curves.size()));
-  SB_RETURN_IF_ERROR(CopyToHost(curves.span(), host.data()));
+  return curves;
+}
+
+std::vector<std::vector<double>> CudaBackend::CurvesOf(const PackedBlocks& blocks,
+                                                       const std::vector<double>& curves) const {
+  const int64_t width = CoverageGridSize(Sizes(blocks).most_blocks);
   std::vector<std::vector<double>> out;
-  for (int64_t s = 0; s < blocks.sequences; ++s) {
-    const auto begin = host.begin() + s * width;
-    out.emplace_back(begin, begin + CoverageGridSize(packed.SequenceBlocks(s)));
+  for (int64_t s = 0; s < blocks.sequences(); ++s) {
+    const auto begin = curves.begin() + s * width;
+    out.emplace_back(begin, begin + CoverageGridSize(blocks.SequenceBlocks(s)));
   }
   return out;
+}
+
+absl::StatusOr<std::vector<std::vector<double>>> CudaBackend::CoverageCurves(
+    const AttentionShape& shape, const AttentionLayout& layout, ConstDeviceBuffer q,
+    ConstDeviceBuffer means, int sample_stride) {
+  SB_ASSIGN_OR_RETURN(const DeviceArray<double> curves,
+                      DeviceCurves(shape, layout, q, means, sample_stride));
+  std::vector<double> host(static_cast<size_t>(curves.size()));
+  SB_RETURN_IF_ERROR(CopyToHost(curves.span(), host.data()));
+  return CurvesOf(layout.blocks(), host);
+}
+
+absl::StatusOr<BlockLists> CudaBackend::Select(const AttentionShape& shape,
+                                               const AttentionLayout& layout, ConstDeviceBuffer q,
+                                               ConstDeviceBuffer means,
+                                               DeviceSpan<const int32_t> budgets, int64_t pairs) {
+  SB_ASSIGN_OR_RETURN(const StreamHandle stream, ActivateStream());
+  const DeviceBlocks blocks = Views(this).Blocks(layout);
+  const int64_t shared = platform_->facts().shared_bytes;
+  BlockLists lists;
+  lists.pairs = pairs;
+  SB_ASSIGN_OR_RETURN(lists.query_offsets, Allocate<int64_t>(blocks.tokens + 1));
+  SB_ASSIGN_OR_RETURN(lists.query_blocks, Allocate<int32_t>(shape.num_heads * pairs));
+  // One after another on the stream: they can share it.
+  SB_ASSIGN_OR_RETURN(const DeviceArray<std::byte> scratch_array,
+                      Scratch(std::max(QueryOffsetsScratchBytes(blocks),
+                                       SelectScratchBytes(shape, blocks, shared))));
+  const DevicePtr<std::byte> scratch = At(scratch_array.span());
+  const DevicePtr<int64_t> query_offsets = At(lists.query_offsets.span());
+  SB_RETURN_IF_ERROR(LaunchQueryOffsets(stream, blocks, At(budgets), query_offsets, scratch));
+  SB_RETURN_IF_ERROR(Dispatch(q.type(), [&]<typename Tag>(Tag) {
+    using T = typename Tag::Type;
+    return LaunchSelectBlocks<T>(stream, shape, blocks, shared, At<T>(q), At<float>(means),
+                                 query_offsets, pairs, At(lists.query_blocks.span()), scratch);
+  }));
+  SB_RETURN_IF_ERROR(BuildBlockLists(shape, layout, &lists));
+  return lists;
 }
 
 absl::StatusOr<BlockLists> CudaBackend::SelectBlocks(const AttentionShape& shape,
@@ -135,33 +177,67 @@ absl::StatusOr<BlockLists> CudaBackend::SelectBlocks(const AttentionShape& shape
                                                      const std::vector<int32_t>& budgets) {
   const PackedBlocks& packed = layout.blocks();
   SB_RETURN_IF_ERROR(op_checks::SelectBlocks(shape, packed, q, means, budgets));
+  SB_ASSIGN_OR_RETURN(const DeviceArray<int32_t> on_device, Allocate<int32_t>(packed.sequences()));
+  SB_RETURN_IF_ERROR(CopyToDevice(budgets, on_device.span()));
+  return Select(shape, layout, q, means, on_device.span(), SelectedPairs(packed, budgets));
+}
+
+// What Route has left on the device.
+class CudaBackend::DeviceFactsOfRouting final : public PendingRouting {
+ public:
+  DeviceFactsOfRouting(CudaBackend* backend, PackedBlocks blocks, DeviceArray<double> curves,
+                       DeviceArray<int32_t> budgets)
+      : backend_(backend),
+        blocks_(std::move(blocks)),
+        curves_(std::move(curves)),
+        budgets_(std::move(budgets)) {}
+
+  absl::StatusOr<RoutingFacts> Read() override {
+    std::vector<double> curves(static_cast<size_t>(curves_.size()));
+    RoutingFacts out;
+    out.realized_budgets.resize(static_cast<size_t>(budgets_.size()));
+    SB_RETURN_IF_ERROR(backend_->CopyToHost(curves_.span(), curves.data()));
+    SB_RETURN_IF_ERROR(backend_->CopyToHost(budgets_.span(), out.realized_budgets.data()));
+    out.coverage = backend_->CurvesOf(blocks_, curves);
+    return out;
+  }
+
+ private:
+  CudaBackend* backend_;
+  PackedBlocks blocks_;
+  DeviceArray<double> curves_;
+  DeviceArray<int32_t> budgets_;
+};
+
+absl::StatusOr<Routing> CudaBackend::Route(const AttentionShape& shape,
+                                           const AttentionLayout& layout, ConstDeviceBuffer q,
+                                           ConstDeviceBuffer means, const RoutingRequest& request) {
+  const PackedBlocks& packed = layout.blocks();
+  SB_RETURN_IF_ERROR(op_checks::Route(packed, request));
+  const int64_t sequences = packed.sequences();
+  SB_ASSIGN_OR_RETURN(DeviceArray<double> curves,
+                      DeviceCurves(shape, layout, q, means, request.sample_stride));
   SB_ASSIGN_OR_RETURN(const StreamHandle stream, ActivateStream());
-  const DeviceBlocks blocks = Views(this).Blocks(layout);
-  const int64_t shared = platform_->facts().shared_bytes;
-  BlockLists lists;
-  lists.pairs = SelectedPairs(packed, budgets);
-  SB_ASSIGN_OR_RETURN(lists.query_offsets, Allocate<int64_t>(blocks.tokens + 1));
-  SB_ASSIGN_OR_RETURN(lists.query_blocks, Allocate<int32_t>(shape.num_heads * lists.pairs));
-  SB_ASSIGN_OR_RETURN(const DeviceArray<int32_t> device_budgets,
-                      Allocate<int32_t>(blocks.sequences));
-  SB_RETURN_IF_ERROR(CopyToDevice(budgets, device_budgets.span()));
-  // One after another on the stream: they can share it.
-  SB_ASSIGN_OR_RETURN(const DeviceArray<std::byte> scratch_array,
-                      Scratch(std::max(QueryOffsetsScratchBytes(blocks),
-                                       SelectScratchBytes(shape, blocks, shared))));
-  const DevicePtr<std::byte> scratch = At(scratch_array.span());
-  const DevicePtr<int64_t> query_offsets = At(lists.query_offsets.span());
-  const DevicePtr<int32_t> query_blocks = At(lists.query_blocks.span());
-  SB_RETURN_IF_ERROR(LaunchQueryOffsets(stream, blocks,
-                                        At(DeviceSpan<const int32_t>(device_budgets.span())),
-                                        query_offsets, scratch));
-  SB_RETURN_IF_ERROR(Dispatch(q.type(), [&]<typename Tag>(Tag) {
-    using T = typename Tag::Type;
-    return LaunchSelectBlocks<T>(stream, shape, blocks, shared, At<T>(q), At<float>(means),
-                                 query_offsets, lists.pairs, query_blocks, scratch);
-  }));
-  SB_RETURN_IF_ERROR(BuildBlockLists(shape, layout, &lists));
-  return lists;
+  // Planned, then base.
+  std::vector<int32_t> asked = request.planned;
+  asked.insert(asked.end(), request.base.begin(), request.base.end());
+  SB_ASSIGN_OR_RETURN(const DeviceArray<int32_t> given, Allocate<int32_t>(2 * sequences));
+  SB_RETURN_IF_ERROR(CopyToDevice(asked, given.span()));
+  SB_ASSIGN_OR_RETURN(DeviceArray<int32_t> realized, Allocate<int32_t>(sequences));
+  const DevicePtr<const int32_t> budgets = At(DeviceSpan<const int32_t>(given.span()));
+  SB_RETURN_IF_ERROR(LaunchRealizedBudgets(
+      stream, Views(this).Blocks(layout), At(DeviceSpan<const double>(curves.span())), budgets,
+      budgets + sequences, request.coverage_guard, At(realized.span())));
+  std::vector<int32_t> most;
+  for (int64_t s = 0; s < sequences; ++s) {
+    most.push_back(std::max(request.planned[s], request.base[s]));
+  }
+  Routing out;
+  SB_ASSIGN_OR_RETURN(
+      out.lists, Select(shape, layout, q, means, realized.span(), SelectedPairs(packed, most)));
+  out.facts =
+      std::make_unique<DeviceFactsOfRouting>(this, packed, std::move(curves), std::move(realized));
+  return out;
 }
 
 absl::Status CudaBackend::BuildBlockLists(const AttentionShape& shape,

@@ -1,14 +1,25 @@
-#include "worker/model/guard.h"
+#include "kernels/coverage_guard.h"
 
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/packed_blocks.h"
 
-namespace sparsebalance::model {
+namespace sparsebalance::kernels {
 namespace {
 
 // Coverage at 1, 2, 3, 4, 6, 8, 10.
 const std::vector<double> kCurve = {0, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0};
+
+TEST(CoverageGridTest, PointsInClosedFormAreThoseOfTheList) {
+  for (int64_t blocks = 1; blocks < 3000; ++blocks) {
+    std::vector<int64_t> points;
+    const int size = CoverageGridSize(blocks);
+    for (int i = 0; i + 1 < size; ++i) points.push_back(CoverageGridPoint(i));
+    points.push_back(blocks);
+    ASSERT_EQ(points, CoverageGrid(blocks)) << blocks;
+  }
+}
 
 TEST(GuardTest, KeepsABudgetThatCoversEnough) {
   EXPECT_EQ(RealizedBudget(10, kCurve, 6, 8, 0.2), 6);
@@ -35,4 +46,4 @@ TEST(GuardTest, CutsBudgetsToTheNumberOfBlocks) {
 }
 
 }  // namespace
-}  // namespace sparsebalance::model
+}  // namespace sparsebalance::kernels

@@ -56,6 +56,10 @@ function(sb_test NAME)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  # What is there to end tests that hang must not end those that sanitizers slow down.
+  if(SPARSEBALANCE_SANITIZE)
+    math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")
+  endif()
   # The source tree's parent may hold shared/data; tests that use it skip where it is absent.
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT "SPARSEBALANCE_SOURCE_DIR=${CMAKE_SOURCE_DIR};SPARSEBALANCE_BIN_DIR=${CMAKE_BINARY_DIR}/bin")

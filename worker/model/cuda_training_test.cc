@@ -58,15 +58,15 @@ MicroBatch BatchOf(const ModelConfig& config, int step) {
   return batch;
 }
 
-struct Run {
+struct TrainingRun {
   std::vector<double> losses;
   std::vector<MicroBatchReport> reports;
   std::vector<float> gradients;  // of the last step
   std::vector<float> values;     // after it
 };
 
-Run Train(TestModel m, int steps = 3) {
-  Run out;
+TrainingRun Train(TestModel m, int steps = 3) {
+  TrainingRun out;
   auto optimizer = AdamW::Create({}, m.model->store(), m.backend.get());
   EXPECT_TRUE(optimizer.ok()) << optimizer.status();
   for (int step = 0; step < steps; ++step) {
@@ -86,8 +86,8 @@ Run Train(TestModel m, int steps = 3) {
 }
 
 void ExpectSameTraining(const ModelConfig& config, ElementType type) {
-  const Run cpu = Train(MakeModel(config));
-  const Run gpu = Train(OnGpu(config, type));
+  const TrainingRun cpu = Train(MakeModel(config));
+  const TrainingRun gpu = Train(OnGpu(config, type));
   ASSERT_EQ(cpu.losses.size(), gpu.losses.size());
   const bool exact = type == ElementType::kFloat32;
   for (size_t step = 0; step < cpu.losses.size(); ++step) {
@@ -128,9 +128,9 @@ TEST(CudaTrainingTest, AdaptersDropoutAndForgottenActivationsAreThoseOfTheCpu) {
 }
 
 TEST(CudaTrainingTest, NoBitDependsOnTheOrderOfThreads) {
-  const Run forward = Train(OnGpu(TwoLayers(), ElementType::kBfloat16), 2);
+  const TrainingRun forward = Train(OnGpu(TwoLayers(), ElementType::kBfloat16), 2);
   for (int order = 1; order < kernels::cuda::kThreadOrders; ++order) {
-    const Run other = Train(OnGpu(TwoLayers(), ElementType::kBfloat16, order), 2);
+    const TrainingRun other = Train(OnGpu(TwoLayers(), ElementType::kBfloat16, order), 2);
     EXPECT_EQ(other.losses, forward.losses);
     EXPECT_EQ(other.values, forward.values);
   }
@@ -144,7 +144,7 @@ TEST(CudaTrainingTest, ChangingBudgetsStayWithinTheMemoryOfTheLargest) {
     const auto estimate = EstimateMemory(config, *probe.backend, {0, 70, 103, 104}, {5, 3, 4});
     ASSERT_TRUE(estimate.ok()) << estimate.status();
     // Beside the estimate: two counters, and the layout's arrays.
-    const Run run = Train(OnGpu(config, type, /*order=*/0, estimate->peak + 16 * 512));
+    const TrainingRun run = Train(OnGpu(config, type, /*order=*/0, estimate->peak + 16 * 512));
     EXPECT_EQ(run.losses.size(), 3U);
   }
 }

@@ -3,8 +3,9 @@
 // What the tests of these kernels share: tensors of either type on an emulated device, and runs in
 // every order of its threads.
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -81,7 +82,10 @@ Results InEveryOrder(const std::string& what, Body body) {
     EXPECT_EQ(first.size(), results.size()) << what;
     for (size_t i = 0; i < first.size() && i < results.size(); ++i) {
       EXPECT_EQ(first[i].size(), results[i].size()) << what;
-      EXPECT_EQ(std::memcmp(first[i].data(), results[i].data(), first[i].size() * sizeof(float)), 0)
+      const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
+      EXPECT_TRUE(std::equal(first[i].begin(), first[i].end(), results[i].begin(),
+                             results[i].end(),
+                             [&](float a, float b) { return bits(a) == bits(b); }))
           << what << ": result " << i << " depends on the order of the threads";
     }
   }

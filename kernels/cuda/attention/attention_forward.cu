@@ -1,27 +1,15 @@
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/attention_sizes.h"
 #include "kernels/cuda/attention/attention_tile.h"
 #include "kernels/cuda/attention/slot_sums.h"
 #include "kernels/status_macros.h"
 
 namespace sparsebalance::kernels::cuda {
 namespace {
-
-template <typename T, int kDim>
-struct Sizes {
-  // With 32 queries a warp uses what it has loaded of keys and values twice.
-  static constexpr int kRowTiles = std::is_same_v<T, Bf16> ? 2 : 1;
-  static constexpr int kWarpRows = 16 * kRowTiles;
-  static constexpr int kRows = kTileWarps * kWarpRows;
-  static constexpr int kStage = kStep * kPitch<T, kDim>;
-  static constexpr int64_t kSharedBytes =
-      (kRows * kPitch<T, kDim> + 4 * kStage) * static_cast<int64_t>(sizeof(T)) +
-      kTileWarps * TileProduct<T, kDim>::kWarpFloats * static_cast<int64_t>(sizeof(float));
-};
 
 // A thread block for each query tile. Writes normalized outputs to slots [heads, pairs + tokens,
 // kDim] and their log-sum-exps to base 2 to slot_lse [heads, pairs + tokens], heads counted from
@@ -31,17 +19,18 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     ForwardTiles(AttentionPlan plan, DevicePtr<const T> q, DevicePtr<const T> k,
                  DevicePtr<const T> v, int64_t first_head, DevicePtr<T> slots,
                  DevicePtr<float> slot_lse) {
-  using Size = Sizes<T, kDim>;
+  using Size = ForwardSizes<T, kDim>;
   using Product = TileProduct<T, kDim>;
   constexpr int kRows = Size::kRows;
   constexpr int kRowTiles = Size::kRowTiles;
+  constexpr int kStage = kStep * kPitch<T, kDim>;
   SB_SHARED_ARRAY(int32_t, row_query, kRows);
   SB_SHARED_ARRAY(int64_t, row_slot, kRows);
   const SharedPtr<T> q_tile = DynamicShared<T>();
   const SharedPtr<T> k_tiles = q_tile + kRows * kPitch<T, kDim>;
-  const SharedPtr<T> v_tiles = k_tiles + 2 * Size::kStage;
+  const SharedPtr<T> v_tiles = k_tiles + 2 * kStage;
   const SharedPtr<float> warp_floats =
-      PtrCast<float>(v_tiles + 2 * Size::kStage) + WarpId() * Product::kWarpFloats;
+      PtrCast<float>(v_tiles + 2 * kStage) + WarpId() * Product::kWarpFloats;
 
   const int64_t head = first_head + BlockIdx().y;
   const QueryTile tile = FindQueryTile<kRows>(plan, head, BlockIdx().x);
@@ -53,7 +42,7 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
       return key + row < tile.keys ? (key + row) * plan.shape.kv_stride : -1;
     };
     if (key < tile.keys) {
-      const int stage = key / kStep % 2 * Size::kStage;
+      const int stage = key / kStep % 2 * kStage;
       CopyRows<kDim, kStep>(k_tiles + stage, k + kv_begin, offset);
       CopyRows<kDim, kStep>(v_tiles + stage, v + kv_begin, offset);
     }
@@ -85,7 +74,7 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     fetch(key + kStep);
     CpAsyncWait<1>();
     SyncThreads();
-    const int stage = key / kStep % 2 * Size::kStage;
+    const int stage = key / kStep % 2 * kStage;
     if (warp_row < tile.rows) {
       float scores[kRowTiles][kStepTiles][4] = {};
       Product::AddTransposed(SharedPtr<const T>(q_tile + warp_row * kPitch<T, kDim>),
@@ -178,11 +167,11 @@ absl::Status Forward(StreamHandle stream, const AttentionPlan& plan, DevicePtr<c
     const int64_t count = std::min(round, heads - first);
     SB_ASSIGN_OR_RETURN(
         const Dim3 grid,
-        UnitGrid(QueryTiles<Sizes<T, kDim>::kRows>(plan.blocks, plan.lists.pairs), count));
+        UnitGrid(QueryTiles<ForwardSizes<T, kDim>::kRows>(plan.blocks, plan.lists.pairs), count));
     SB_RETURN_IF_ERROR(Launch(ForwardTiles<T, kDim>,
                               {.grid = grid,
                                .block = {kTileThreads},
-                               .dynamic_shared_bytes = Sizes<T, kDim>::kSharedBytes,
+                               .dynamic_shared_bytes = ForwardSizes<T, kDim>::kSharedBytes,
                                .name = "forward_tiles"},
                               stream, plan, q, k, v, first, slots, slot_lse));
     SB_RETURN_IF_ERROR((LaunchSlotSums<T, kDim, /*kSoftmax=*/true>(

@@ -2,26 +2,16 @@
 
 #include "kernels/cuda/attention/attention_grads.h"
 #include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/attention_sizes.h"
 #include "kernels/cuda/attention/attention_tile.h"
 #include "kernels/status_macros.h"
 
 namespace sparsebalance::kernels::cuda {
 namespace {
 
-// Keys of a thread block, 16 for each warp.
-constexpr int kKeys = 16 * kTileWarps;
 // Queries that a key tile takes at most; longer lists are cut into such segments. Each costs a
 // partial sum in memory, and is work that another multiprocessor may do.
 constexpr int kSegment = 1024;
-
-template <typename T, int kDim>
-struct Sizes {
-  static constexpr int kTile = kKeys * kPitch<T, kDim>;
-  static constexpr int kStage = kStep * kPitch<T, kDim>;
-  static constexpr int64_t kSharedBytes =
-      (2 * kTile + 4 * kStage) * static_cast<int64_t>(sizeof(T)) +
-      kTileWarps * TileProduct<T, kDim>::kWarpFloats * static_cast<int64_t>(sizeof(float));
-};
 
 // The queries of a block, for one KV head: the lists of all its query heads, one after the other,
 // cut into segments; and its own queries, likewise. A partial sum of each segment lies in
@@ -43,7 +33,7 @@ SB_HOST_DEVICE inline Segments MakeSegments(const AttentionShape& shape, const D
   s.listed = ListUnits(s.group * pairs, blocks.blocks, kSegment);
   s.own = CeilDiv(s.group * blocks.block_tokens, kSegment);
   s.count = s.listed + blocks.blocks * s.own;
-  s.key_tiles = CeilDiv(blocks.block_tokens, kKeys);
+  s.key_tiles = CeilDiv(blocks.block_tokens, kTileKeys);
   s.row_groups = CeilDiv(blocks.block_tokens, 16);
   return s;
 }
@@ -118,18 +108,19 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     KeyGradTiles(AttentionPlan plan, AttentionBackwardTensors<T> tensors,
                  DevicePtr<const float> row_terms, int64_t first_kv_head,
                  DevicePtr<float> partials) {
-  using Size = Sizes<T, kDim>;
+  constexpr int kTile = kTileKeys * kPitch<T, kDim>;
+  constexpr int kStage = kStep * kPitch<T, kDim>;
   using Product = TileProduct<T, kDim>;
   SB_SHARED_ARRAY(int32_t, entry_query, kSegment);
   SB_SHARED_ARRAY(int32_t, entry_head, kSegment);
   SB_SHARED_ARRAY(float, log_sums, 2 * kStep);
   SB_SHARED_ARRAY(float, terms, 2 * kStep);
   const SharedPtr<T> k_tile = DynamicShared<T>();
-  const SharedPtr<T> v_tile = k_tile + Size::kTile;
-  const SharedPtr<T> q_tiles = v_tile + Size::kTile;
-  const SharedPtr<T> grad_tiles = q_tiles + 2 * Size::kStage;
+  const SharedPtr<T> v_tile = k_tile + kTile;
+  const SharedPtr<T> q_tiles = v_tile + kTile;
+  const SharedPtr<T> grad_tiles = q_tiles + 2 * kStage;
   const SharedPtr<float> warp_floats =
-      PtrCast<float>(grad_tiles + 2 * Size::kStage) + WarpId() * Product::kWarpFloats;
+      PtrCast<float>(grad_tiles + 2 * kStage) + WarpId() * Product::kWarpFloats;
 
   const Segments segments = MakeSegments(plan.shape, plan.blocks, plan.lists.pairs);
   const int64_t kv_head = first_kv_head + BlockIdx().y;
@@ -137,7 +128,7 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
   const int64_t unit = BlockIdx().x / segments.key_tiles;
   const int64_t key_tile = BlockIdx().x % segments.key_tiles;
   const Segment segment = FindSegment(plan, segments, first_head, unit);
-  const int64_t key_first = plan.blocks.block_begin[segment.block] + key_tile * kKeys;
+  const int64_t key_first = plan.blocks.block_begin[segment.block] + key_tile * kTileKeys;
   const int64_t key_end = plan.blocks.block_begin[segment.block + 1];
   if (key_first >= key_end) return;
   const int entries =
@@ -148,8 +139,8 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
   const auto key_offset = [&](int row) {
     return key_first + row < key_end ? (key_first + row) * plan.shape.kv_stride : -1;
   };
-  CopyRows<kDim, kKeys>(k_tile, tensors.k + kv_head * kDim, key_offset);
-  CopyRows<kDim, kKeys>(v_tile, tensors.v + kv_head * kDim, key_offset);
+  CopyRows<kDim, kTileKeys>(k_tile, tensors.k + kv_head * kDim, key_offset);
+  CopyRows<kDim, kTileKeys>(v_tile, tensors.v + kv_head * kDim, key_offset);
   const auto fetch = [&](int begin) {
     const int stage = begin / kStep % 2;
     const auto offset = [&](int row, int64_t stride) {
@@ -157,9 +148,9 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
       return i < entries ? entry_query[i] * stride + int64_t{entry_head[i]} * kDim : -1;
     };
     if (begin < entries) {
-      CopyRows<kDim, kStep>(q_tiles + stage * Size::kStage, tensors.q,
+      CopyRows<kDim, kStep>(q_tiles + stage * kStage, tensors.q,
                             [&](int row) { return offset(row, plan.shape.q_stride); });
-      CopyRows<kDim, kStep>(grad_tiles + stage * Size::kStage, tensors.out_grad,
+      CopyRows<kDim, kStep>(grad_tiles + stage * kStage, tensors.out_grad,
                             [&](int row) { return offset(row, plan.shape.out_stride); });
       if (LinearThread() < 2 * kStep) {
         const int row = LinearThread() % kStep;
@@ -188,8 +179,8 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     SyncThreads();
     if (key_first + warp_row < key_end) {
       const int stage = begin / kStep % 2;
-      const SharedPtr<const T> q_tile = q_tiles + stage * Size::kStage;
-      const SharedPtr<const T> grad_tile = grad_tiles + stage * Size::kStage;
+      const SharedPtr<const T> q_tile = q_tiles + stage * kStage;
+      const SharedPtr<const T> grad_tile = grad_tiles + stage * kStage;
       const int own_rows = warp_row * kPitch<T, kDim>;
       float p[1][kStepTiles][4] = {};
       float grads[1][kStepTiles][4] = {};
@@ -221,7 +212,7 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     SyncThreads();
   }
 
-  const int64_t row_group = (key_tile * kKeys + warp_row) / 16;
+  const int64_t row_group = (key_tile * kTileKeys + warp_row) / 16;
   if (key_first + warp_row < key_end) {
     const int64_t index = (BlockIdx().y * segments.count + unit) * segments.row_groups + row_group;
     const DevicePtr<float> to = partials + (index * 2 * 16 * kDim + 4 * LaneId());
@@ -268,7 +259,8 @@ SB_GLOBAL void KeyGradSums(AttentionPlan plan, int64_t first_kv_head,
   const int64_t first_unit = before / kSegment + block;
   for (int64_t i = 0; i * kSegment < listed; ++i) add(first_unit + i);
   // Own queries from the key tile on.
-  const int64_t own = (key_end - key_begin - row_group * 16 / kKeys * kKeys) * segments.group;
+  const int64_t own =
+      (key_end - key_begin - row_group * 16 / kTileKeys * kTileKeys) * segments.group;
   const int64_t first_own = segments.listed + block * segments.own;
   for (int64_t i = 0; i * kSegment < own; ++i) add(first_own + i);
 
@@ -297,7 +289,7 @@ absl::Status KeyGrads(StreamHandle stream, const AttentionPlan& plan,
     SB_RETURN_IF_ERROR(Launch(KeyGradTiles<T, kDim>,
                               {.grid = grid,
                                .block = {kTileThreads},
-                               .dynamic_shared_bytes = Sizes<T, kDim>::kSharedBytes,
+                               .dynamic_shared_bytes = KeyGradSizes<T, kDim>::kSharedBytes,
                                .name = "key_grad_tiles"},
                               stream, plan, tensors, row_terms, first, partials));
     SB_ASSIGN_OR_RETURN(const Dim3 sums_grid,

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/attention/attention_grads.h"
 #include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/attention_sizes.h"
 #include "kernels/cuda/attention/attention_tile.h"
 #include "kernels/cuda/attention/slot_sums.h"
 #include "kernels/status_macros.h"
@@ -9,33 +10,24 @@
 namespace sparsebalance::kernels::cuda {
 namespace {
 
-constexpr int kRows = 16 * kTileWarps;
-
-template <typename T, int kDim>
-struct Sizes {
-  static constexpr int kTile = kRows * kPitch<T, kDim>;
-  static constexpr int kStage = kStep * kPitch<T, kDim>;
-  static constexpr int64_t kSharedBytes =
-      (2 * kTile + 4 * kStage) * static_cast<int64_t>(sizeof(T)) +
-      kTileWarps * TileProduct<T, kDim>::kWarpFloats * static_cast<int64_t>(sizeof(float));
-};
-
 // A thread block for each query tile, as in the forward pass: slots [heads, pairs + tokens, kDim]
 // get the gradient of the query from one block.
 template <typename T, int kDim>
 SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     QueryGradTiles(AttentionPlan plan, AttentionBackwardTensors<T> tensors,
                    DevicePtr<const float> row_terms, int64_t first_head, DevicePtr<T> slots) {
-  using Size = Sizes<T, kDim>;
   using Product = TileProduct<T, kDim>;
+  constexpr int kRows = QueryGradSizes<T, kDim>::kRows;
+  constexpr int kTile = kRows * kPitch<T, kDim>;
+  constexpr int kStage = kStep * kPitch<T, kDim>;
   SB_SHARED_ARRAY(int32_t, row_query, kRows);
   SB_SHARED_ARRAY(int64_t, row_slot, kRows);
   const SharedPtr<T> q_tile = DynamicShared<T>();
-  const SharedPtr<T> grad_tile = q_tile + Size::kTile;
-  const SharedPtr<T> k_tiles = grad_tile + Size::kTile;
-  const SharedPtr<T> v_tiles = k_tiles + 2 * Size::kStage;
+  const SharedPtr<T> grad_tile = q_tile + kTile;
+  const SharedPtr<T> k_tiles = grad_tile + kTile;
+  const SharedPtr<T> v_tiles = k_tiles + 2 * kStage;
   const SharedPtr<float> warp_floats =
-      PtrCast<float>(v_tiles + 2 * Size::kStage) + WarpId() * Product::kWarpFloats;
+      PtrCast<float>(v_tiles + 2 * kStage) + WarpId() * Product::kWarpFloats;
 
   const int64_t head = first_head + BlockIdx().y;
   const QueryTile tile = FindQueryTile<kRows>(plan, head, BlockIdx().x);
@@ -47,7 +39,7 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
       return key + row < tile.keys ? (key + row) * plan.shape.kv_stride : -1;
     };
     if (key < tile.keys) {
-      const int stage = key / kStep % 2 * Size::kStage;
+      const int stage = key / kStep % 2 * kStage;
       CopyRows<kDim, kStep>(k_tiles + stage, tensors.k + kv_begin, offset);
       CopyRows<kDim, kStep>(v_tiles + stage, tensors.v + kv_begin, offset);
     }
@@ -90,8 +82,8 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     CpAsyncWait<1>();
     SyncThreads();
     if (warp_row < tile.rows) {
-      const SharedPtr<const T> k_tile = k_tiles + key / kStep % 2 * Size::kStage;
-      const SharedPtr<const T> v_tile = v_tiles + key / kStep % 2 * Size::kStage;
+      const SharedPtr<const T> k_tile = k_tiles + key / kStep % 2 * kStage;
+      const SharedPtr<const T> v_tile = v_tiles + key / kStep % 2 * kStage;
       const int own_rows = warp_row * kPitch<T, kDim>;
       float scores[1][kStepTiles][4] = {};
       float grads[1][kStepTiles][4] = {};
@@ -139,12 +131,13 @@ absl::Status QueryGrads(StreamHandle stream, const AttentionPlan& plan,
   const DevicePtr<T> slots = PtrCast<T>(scratch);
   for (int64_t first = 0; first < heads; first += round) {
     const int64_t count = std::min(round, heads - first);
-    SB_ASSIGN_OR_RETURN(const Dim3 grid,
-                        UnitGrid(QueryTiles<kRows>(plan.blocks, plan.lists.pairs), count));
+    SB_ASSIGN_OR_RETURN(
+        const Dim3 grid,
+        UnitGrid(QueryTiles<QueryGradSizes<T, kDim>::kRows>(plan.blocks, plan.lists.pairs), count));
     SB_RETURN_IF_ERROR(Launch(QueryGradTiles<T, kDim>,
                               {.grid = grid,
                                .block = {kTileThreads},
-                               .dynamic_shared_bytes = Sizes<T, kDim>::kSharedBytes,
+                               .dynamic_shared_bytes = QueryGradSizes<T, kDim>::kSharedBytes,
                                .name = "query_grad_tiles"},
                               stream, plan, tensors, row_terms, first, slots));
     SB_RETURN_IF_ERROR((LaunchSlotSums<T, kDim, /*kSoftmax=*/false>(

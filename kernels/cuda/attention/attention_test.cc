@@ -3,16 +3,19 @@
 #include <cstdint>
 #include <iostream>
 #include <limits>
+#include <random>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/attention/attention_test_util.h"
+#include "kernels/cuda/attention/attention_tile.h"
 
 namespace sparsebalance::kernels::cuda {
 namespace {
 
 using emulation::Order;
-using reference::Heads;
 
 constexpr int64_t kAllHeads = std::numeric_limits<int64_t>::max();
 
@@ -70,6 +73,7 @@ TYPED_TEST(AttentionTest, BlocksMayHaveAnySize) {
 TYPED_TEST(AttentionTest, ProductionHeadsAgreeWithTheReference) {
   this->Check(MakeCase({1, 1, 64}, Pack({257}, 64), {3}, 5));
   this->Check(MakeCase({2, 1, 128}, Pack({200}, 64), {2}, 6));
+  this->Check(MakeCase({1, 1, 128}, Pack({290}, 128), {2}, 17));
 }
 
 TYPED_TEST(AttentionTest, KvHeadsAreSharedByTheirQueryHeads) {
@@ -159,6 +163,40 @@ TYPED_TEST(AttentionTest, TheRoutersListsWorkFromBudgetsToGradients) {
       }
     }
     ExpectReference(c, results, this->worst_);
+  }
+}
+
+// found[i] is the block of unit i, a warp for each.
+SB_GLOBAL void FindBlocks(int64_t blocks, int64_t length, DevicePtr<const int64_t> begins,
+                          DevicePtr<int64_t> found) {
+  const int64_t block =
+      BlockOfUnit(blocks, BlockIdx().x, length, [&](int64_t b) { return begins[b]; });
+  if (LaneId() == 0) found[BlockIdx().x] = block;
+}
+
+TEST(AttentionUnitsTest, EveryPieceOfEveryListHasAUnitOfItsOwn) {
+  std::mt19937 generator(3);
+  for (const int64_t blocks : {1, 2, 31, 32, 33, 1025, 2500}) {
+    std::vector<int64_t> begins = {0};
+    for (int64_t b = 0; b < blocks; ++b) {  // Many empty lists, and a few long ones.
+      const int64_t list = generator() % 3 == 0 ? generator() % (b % 100 == 7 ? 3000 : 150) : 0;
+      begins.push_back(begins.back() + list);
+    }
+    constexpr int64_t kLength = 64;
+    const int64_t units = ListUnits(begins.back(), blocks, kLength);
+    emulation::Device device;
+    const auto found = device.Allocate<int64_t>(units, "found").value();
+    SB_ASSERT_OK(Launch(FindBlocks, {.grid = {static_cast<unsigned>(units)}, .block = {32}},
+                        &device, blocks, kLength, Upload(device, begins, "begins"), found));
+    const std::vector<int64_t> got = Download(device, found, units);
+    int64_t unit = 0;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t pieces = CeilDiv(begins[b + 1] - begins[b], kLength);
+      ASSERT_LE(unit, begins[b] / kLength + b) << "block " << b << " of " << blocks;
+      unit = begins[b] / kLength + b;
+      for (int64_t i = 0; i < pieces; ++i, ++unit) ASSERT_EQ(got.at(unit), b) << "unit " << unit;
+    }
+    EXPECT_LE(unit, units);
   }
 }
 

@@ -11,9 +11,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/attention_sizes.h"
 #include "kernels/cuda/attention/device_blocks.h"
 #include "kernels/cuda/attention/tile_product.h"
 #include "kernels/cuda/attention/warp.h"
@@ -21,15 +21,6 @@
 #include "kernels/cuda/device/device.h"
 
 namespace sparsebalance::kernels::cuda {
-
-inline constexpr int kTileThreads = 128;
-inline constexpr int kTileWarps = kTileThreads / 32;
-// Thread blocks that a multiprocessor has room for; float's tiles take all of its shared memory.
-template <typename T>
-inline constexpr int kResidentBlocks = std::is_same_v<T, Bf16> ? 2 : 1;
-// Rows of the tiles that are fetched while others are in use: keys, or the queries of key tiles.
-inline constexpr int kStep = 32;
-inline constexpr int kStepTiles = kStep / 8;
 
 SB_DEVICE inline int64_t KvHead(const AttentionPlan& plan, int64_t head) {
   return head / (plan.shape.num_heads / plan.shape.num_kv_heads);

@@ -66,6 +66,12 @@ TEST_F(BadInputTest, ASequenceLongerThanTheCap) {
              {"--max-tokens-per-micro-batch", "64"});
 }
 
+TEST_F(BadInputTest, AGpuWhereThereIsNone) {
+  if (std::filesystem::exists("/dev/nvidia0")) GTEST_SKIP() << "this machine has a GPU";
+  ExpectExit(kUsage, "backend \"cuda\": ", {"--backend", "cuda"});
+  ExpectExit(kUsage, "--precision bf16 needs a GPU", {"--precision", "bf16"});
+}
+
 TEST_F(BadInputTest, ARankOutOfRange) {
   ExpectExit(kUsage, "rank 7 does not exist: the job has ranks 0 to 1", {"--ranks", "7"});
 }

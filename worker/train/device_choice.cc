@@ -30,7 +30,7 @@ absl::Status ChooseDevice(TrainOptions& options, size_t ranks,
   options.device_name.clear();
   if (choice.name == "cuda") {
     if (ranks > static_cast<size_t>(choice.devices)) {
-      return absl::FailedPreconditionError(absl::StrCat(
+      return absl::InvalidArgumentError(absl::StrCat(
           "this node has ", ranks, " ranks and ", choice.devices,
           choice.devices == 1 ? " GPU" : " GPUs",
           ", and a rank takes a whole one; start fewer ranks here, or use --backend cpu"));

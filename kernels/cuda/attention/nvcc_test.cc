@@ -1,9 +1,9 @@
-// nvcc takes the attention kernels for sm_80 and sm_90 without a warning, and the assembler needs
-// what ptxas_table.txt says: no spills, and shared memory that a device has. Nothing is run: this
-// needs the compiler, not a GPU.
+// What nvcc makes of the attention kernels for sm_80 and sm_90: the assembler needs what
+// ptxas_table.txt says, no spills, and shared memory that a device has; tiles are multiplied by
+// tensor cores. Nothing is run: this needs the compiler, not a GPU.
 //
 // After a change of kernels, SPARSEBALANCE_WRITE_PTXAS_TABLE=1 in the environment makes the test
-// rewrite the table, from one nvcc run a file; then look at the difference.
+// rewrite the table; then look at the difference.
 
 #include <cxxabi.h>
 
@@ -25,7 +25,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/attention/attention_sizes.h"
 #include "kernels/cuda/attention/router.h"
-#include "kernels/emulation/nvcc_test_util.h"
+#include "kernels/cuda/device/objects_test_util.h"
 
 namespace sparsebalance::kernels::cuda {
 namespace {
@@ -140,7 +140,7 @@ void WriteTable(const std::string& path, std::vector<Row> rows) {
   for (const Row& row : rows) out << ToText(row) << "\n";
 }
 
-class AttentionNvccTest : public emulation::NvccTest {
+class AttentionNvccTest : public CudaObjectTest {
  protected:
   // Nothing of this program changes the environment.
   static std::string Environment(const char* name) {
@@ -150,11 +150,13 @@ class AttentionNvccTest : public emulation::NvccTest {
 };
 
 INSTANTIATE_TEST_SUITE_P(Files, AttentionNvccTest,
-                         testing::Values("attention_backward", "attention_forward",
-                                         "attention_key_grads", "attention_mass",
-                                         "attention_query_grads", "block_lists", "coverage",
-                                         "router"),
-                         [](const auto& test) { return test.param; });
+                         testing::Values("attention/attention_backward",
+                                         "attention/attention_forward",
+                                         "attention/attention_key_grads",
+                                         "attention/attention_mass",
+                                         "attention/attention_query_grads", "attention/block_lists",
+                                         "attention/coverage", "attention/router"),
+                         [](const auto& test) { return test.param.substr(10); });
 
 // Where the tiles are multiplied.
 bool HasTileProducts(const std::string& file) {
@@ -179,16 +181,9 @@ void ExpectFits(const Row& row) {
 }
 
 TEST_P(AttentionNvccTest, TheAssemblerNeedsWhatTheTableSays) {
-  const std::string directory = testing::TempDir() + "/attention_nvcc_" + GetParam();
-  std::filesystem::create_directories(directory);
-  const Result result =
-      Compile("kernels/cuda/attention/" + GetParam() + ".cu",
-              {"-Xptxas", "-v", "--threads", "2", "-gencode", "arch=compute_80,code=sm_80",
-               "-gencode", "arch=compute_90,code=sm_90", "--keep", "--keep-dir", directory, "-c",
-               "-o", directory + "/kernels.o"});
-  ASSERT_TRUE(result.ok);
-  std::vector<Row> rows = ParsePtxas(GetParam(), result.output);
-  ASSERT_GT(rows.size(), 0) << result.output;
+  const std::string file = GetParam().substr(10);
+  std::vector<Row> rows = ParsePtxas(file, AssemblerReport());
+  ASSERT_GT(rows.size(), 0) << AssemblerReport();
   const std::map<std::string, int64_t> dynamic = DynamicBytes();
   for (Row& row : rows) {
     const auto found = dynamic.find(row.kernel);
@@ -203,7 +198,7 @@ TEST_P(AttentionNvccTest, TheAssemblerNeedsWhatTheTableSays) {
 
   const std::string path = Environment("SPARSEBALANCE_SOURCE_DIR") + kTable;
   std::vector<Row> table = ReadTable(path);
-  const auto of_this_file = [](const Row& row) { return row.file == GetParam(); };
+  const auto of_this_file = [&](const Row& row) { return row.file == file; };
   if (!Environment("SPARSEBALANCE_WRITE_PTXAS_TABLE").empty()) {
     table.erase(std::remove_if(table.begin(), table.end(), of_this_file), table.end());
     table.insert(table.end(), rows.begin(), rows.end());
@@ -222,21 +217,22 @@ TEST_P(AttentionNvccTest, TheAssemblerNeedsWhatTheTableSays) {
         << "nvcc_test.cc says how to rewrite the table";
   }
 
-  for (const char* architecture : {"80", "90"}) {
-    std::ostringstream text;
-    text << std::ifstream(directory + "/" + GetParam() + ".compute_" + architecture + ".ptx")
-                .rdbuf();
-    const std::string ptx = text.str();
-    ASSERT_THAT(ptx, HasSubstr(absl::StrCat(".target sm_", architecture)));
-    if (!HasTileProducts(GetParam())) continue;
-    for (const char* instruction : {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
-                                    "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
-                                    "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
-                                    "cp.async.cg.shared.global", "ex2.approx.ftz.f32"}) {
-      EXPECT_THAT(ptx, HasSubstr(instruction)) << "for sm_" << architecture;
+  if (!HasTileProducts(file)) return;
+  const std::string ptx = Dump({"-ptx"});
+  for (const char* instruction : {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+                                  "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+                                  "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+                                  "cp.async.cg.shared.global", "ex2.approx.ftz.f32"}) {
+    EXPECT_THAT(ptx, HasSubstr(instruction));
+  }
+  // The same in machine code.
+  for (const char* architecture : {"sm_80", "sm_90"}) {
+    const std::string code = Dump({"-sass", "-arch", architecture});
+    for (const char* instruction :
+         {"HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDSM.16.MT88.4", "LDGSTS", "MUFU.EX2"}) {
+      EXPECT_THAT(code, HasSubstr(instruction)) << architecture;
     }
   }
-  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ absl::StatusOr<kernels::ElementType> ChoosePrecision(std::string_view precision,
 
 absl::Status ChooseDevice(TrainOptions& options, size_t ranks,
                           const std::function<void(const std::string&)>& log) {
-  SB_ASSIGN_OR_RETURN(const kernels::BackendChoice choice, kernels::ChooseBackend(options.backend));
+  const absl::StatusOr<kernels::BackendChoice> chosen = kernels::ChooseBackend(options.backend);
+  if (!chosen.ok()) return absl::InvalidArgumentError(chosen.status().message());
+  const kernels::BackendChoice& choice = *chosen;
   SB_ASSIGN_OR_RETURN(const kernels::ElementType type,
                       ChoosePrecision(options.precision, choice.name));
   options.device_name.clear();

@@ -72,6 +72,8 @@ absl::Status CudaBackend::CopyBytes(const void* from, void* to, int64_t bytes, C
 }
 
 absl::Status CudaBackend::CheckIds() {
+  if (!ids_unchecked_) return absl::OkStatus();
+  ids_unchecked_ = false;
   int32_t* const counter = DeviceAccess::Data(bad_ids_.span());
   int32_t count = 0;
   SB_RETURN_IF_ERROR(platform_->Copy(counter, &count, sizeof(count), CopyKind::kToHost));

@@ -184,6 +184,7 @@ class CudaBackend final : public Backend {
   const std::unique_ptr<Platform> platform_;
   MemoryStats stats_;
   DeviceArray<int32_t> bad_ids_;  // [1], counted by kernels
+  bool ids_unchecked_ = false;    // since the counter was last read
 };
 
 }  // namespace sparsebalance::kernels::cuda

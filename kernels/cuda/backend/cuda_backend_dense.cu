@@ -18,6 +18,7 @@ absl::Status CudaBackend::EmbeddingForward(int64_t columns, DeviceSpan<const int
   SB_RETURN_IF_ERROR(op_checks::EmbeddingForward(columns, ids.size(), table, out));
   SB_ASSIGN_OR_RETURN(const StreamHandle stream, ActivateStream());
   const EmbeddingShape shape{ids.size(), columns, table.size() / columns};
+  ids_unchecked_ = true;
   return Dispatch(out.type(), [&]<typename Tag>(Tag) {
     using T = typename Tag::Type;
     return LaunchEmbeddingForward<T, T>(stream, shape, At(ids), At<T>(table), At<T>(out),
@@ -32,6 +33,7 @@ absl::Status CudaBackend::EmbeddingBackward(int64_t columns, DeviceSpan<const in
   const EmbeddingShape shape{ids.size(), columns, table_grad.size() / columns};
   SB_ASSIGN_OR_RETURN(const DeviceArray<std::byte> scratch,
                       Scratch(EmbeddingBackwardScratch(shape)));
+  ids_unchecked_ = true;
   return Dispatch(out_grad.type(), [&]<typename Tag>(Tag) {
     using T = typename Tag::Type;
     return LaunchEmbeddingBackward<T>(stream, shape, At(ids), At<T>(out_grad),
@@ -169,6 +171,7 @@ absl::Status CudaBackend::CrossEntropy(const CrossEntropyShape& shape, ConstDevi
                                              loss_sum.size()));
   SB_ASSIGN_OR_RETURN(const StreamHandle stream, ActivateStream());
   SB_ASSIGN_OR_RETURN(const DeviceArray<std::byte> scratch, Scratch(CrossEntropyScratch(shape)));
+  ids_unchecked_ = true;
   return Dispatch(logits.type(), [&]<typename Tag>(Tag) {
     using T = typename Tag::Type;
     return LaunchCrossEntropy<T>(stream, shape, At<T>(logits), At(targets), At<float>(weights),

@@ -220,7 +220,11 @@ class OplessBackend final : public kernels::Backend {
     (void)gpu_->AllocateDevice(&data, static_cast<size_t>(bytes));
     return data;
   }
-  void FreeBytes(void* data, int64_t bytes) override { (void)gpu_->FreeDevice(data); }
+  // Waits for what runs, as cudaFree does.
+  void FreeBytes(void* data, int64_t bytes) override {
+    (void)Synchronize();
+    (void)gpu_->FreeDevice(data);
+  }
   absl::Status CopyBytes(const void* from, void* to, int64_t bytes, CopyKind kind) override {
     absl::Status status = Synchronize();
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));

@@ -207,7 +207,7 @@ class OplessBackend final : public kernels::Backend {
     void* handle = nullptr;
   };
   struct GpuEvent final : kernels::Event {
-    explicit GpuEvent(Gpu* gpu) : gpu(gpu) { (void)gpu->CreateEvent(&handle); }
+    explicit GpuEvent(Gpu* on) : gpu(on) { (void)gpu->CreateEvent(&handle); }
     ~GpuEvent() override { (void)gpu->DestroyEvent(handle); }
     Gpu* const gpu;
     void* handle = nullptr;

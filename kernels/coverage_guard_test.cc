@@ -42,7 +42,7 @@ TEST(GuardTest, LeavesBudgetsAboveTheBaseAlone) {
 
 TEST(GuardTest, CutsBudgetsToTheNumberOfBlocks) {
   EXPECT_EQ(RealizedBudget(10, kCurve, 50, 80, 0.1), 10);
-  EXPECT_EQ(RealizedBudget(1, {1.0}, 8, 8, 0.1), 1);
+  EXPECT_EQ(RealizedBudget(1, std::vector<double>{1.0}, 8, 8, 0.1), 1);
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 //    come from any thread at any time.
 //  * Reductions add in rank order, ((x0 + x1) + x2) + ..., for every element. So the result is
 //    bit-equal on every rank, from run to run, for every bucket size, and between implementations
-//    that state this order (LocalCommunicator, GlooCommunicator). NcclCommunicator states none: its
-//    sums of floats are equal on all ranks and repeat on the same GPUs and links, and that is all.
+//    that state this order (LocalCommunicator, GlooCommunicator). NcclCommunicator states none, as
+//    NCCL does not: see nccl_communicator.h.
 //  * Counts may be zero: the call is then a synchronization and nothing else.
 //  * With size() == 1 no call waits for a peer.
 //  * A call on a device buffer returns once it is enqueued. What goes wrong afterwards is returned

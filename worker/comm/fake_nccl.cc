@@ -1,5 +1,6 @@
 #include "worker/comm/fake_nccl.h"
 
+#include <algorithm>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -82,21 +83,12 @@ void FakeGpu::Hold(void* stream) {
     if (held_ == nullptr) held_ = std::make_shared<FakeEvent>();
     held = held_;
   }
-  Stream(stream)->Push([held] {
-    std::unique_lock<std::mutex> lock(held->mutex);
-    held->changed.wait(lock, [&] { return held->done > 0; });
-  });
+  Stream(stream)->Push([held] { held->Await(1); });
 }
 
 void FakeGpu::Release() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (held_ != nullptr) {
-    {
-      const std::lock_guard<std::mutex> held_lock(held_->mutex);
-      held_->done = 1;
-    }
-    held_->changed.notify_all();
-  }
+  if (held_ != nullptr) held_->Complete(1);
   ignore_aborts_ = false;
   for (const std::unique_ptr<FakeComm>& comm : comms_) {
     if (comm->gone) comm->group->Abort(comm->aborted);
@@ -223,18 +215,8 @@ GpuResult FakeGpu::RecordEvent(void* event, void* stream) {
   const GpuResult fault = Enter("RecordEvent");
   if (!fault.ok()) return fault;
   const std::shared_ptr<FakeEvent> shared = Event(event);
-  uint64_t number = 0;
-  {
-    const std::lock_guard<std::mutex> lock(shared->mutex);
-    number = ++shared->recorded;
-  }
-  Stream(stream)->Push([shared, number] {
-    {
-      const std::lock_guard<std::mutex> lock(shared->mutex);
-      shared->done = number;
-    }
-    shared->changed.notify_all();
-  });
+  const uint64_t number = shared->Record();
+  Stream(stream)->Push([shared, number] { shared->Complete(number); });
   return {};
 }
 
@@ -242,8 +224,7 @@ GpuResult FakeGpu::QueryEvent(void* event, bool* done) {
   const GpuResult fault = Enter("QueryEvent");
   if (!fault.ok()) return fault;
   FakeEvent& state = *Event(event);
-  const std::lock_guard<std::mutex> lock(state.mutex);
-  *done = state.done == state.recorded;
+  *done = state.Reached(state.recorded());
   return {};
 }
 
@@ -251,15 +232,8 @@ GpuResult FakeGpu::StreamWaitEvent(void* stream, void* event) {
   const GpuResult fault = Enter("StreamWaitEvent");
   if (!fault.ok()) return fault;
   const std::shared_ptr<FakeEvent> shared = Event(event);
-  uint64_t number = 0;
-  {
-    const std::lock_guard<std::mutex> lock(shared->mutex);
-    number = shared->recorded;
-  }
-  Stream(stream)->Push([shared, number] {
-    std::unique_lock<std::mutex> lock(shared->mutex);
-    shared->changed.wait(lock, [&] { return shared->done >= number; });
-  });
+  const uint64_t number = shared->recorded();
+  Stream(stream)->Push([shared, number] { shared->Await(number); });
   return {};
 }
 
@@ -424,7 +398,10 @@ void FakeGpu::Pause(int poll) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++calls_["Pause"];
-    now_ += absl::Seconds(1);
+    if (std::all_of(streams_.begin(), streams_.end(),
+                    [](const std::unique_ptr<FakeStream>& stream) { return stream->IsStuck(); })) {
+      now_ += absl::Seconds(1);
+    }
     hook = on_pause_;
   }
   if (hook) hook();

@@ -34,7 +34,7 @@ namespace sparsebalance::comm_testing {
 class FakeGroup;
 class FakeStream;
 struct FakeComm;
-struct FakeEvent;
+class FakeEvent;
 
 // One rank's GPU and libraries. The thread of the rank and a test's may both use it.
 class FakeGpu final : public NcclApi {
@@ -52,7 +52,8 @@ class FakeGpu final : public NcclApi {
   // Abort() does not end what is on the device, until Release().
   void IgnoreAborts();
   void Release();
-  // Time passes with pauses only, and so a timeout of minutes is over at once.
+  // Time passes with pauses only, and while every stream is idle or waits for what is not there: so
+  // a timeout of minutes is over at once, and none is that is not due.
   void UseVirtualTime();
   // Where not empty, Pause() of a call that waits gets here first.
   void OnPause(std::function<void()> hook);

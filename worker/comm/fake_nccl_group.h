@@ -37,33 +37,89 @@ class FakeStream {
     changed_.notify_all();
   }
 
+  // For a task: runs `wait`, which returns once `over` says true.
+  static void Wait(std::function<bool()> over, const std::function<void()>& wait) {
+    FakeStream* const stream = current_;
+    stream->SetWaiting(std::move(over));
+    wait();
+    stream->SetWaiting(nullptr);
+  }
+
+  // Has nothing to do, or waits for what is not there: time alone changes nothing.
+  bool IsStuck() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return waiting_ ? !waiting_() : tasks_.empty() && !running_;
+  }
+
  private:
+  void SetWaiting(std::function<bool()> over) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_ = std::move(over);
+  }
+
   void Loop() {
+    current_ = this;
     for (;;) {
       std::function<void()> task;
       {
         std::unique_lock<std::mutex> lock(mutex_);
+        running_ = false;
         changed_.wait(lock, [this] { return closing_ || !tasks_.empty(); });
         if (tasks_.empty()) return;
         task = std::move(tasks_.front());
         tasks_.pop_front();
+        running_ = true;
       }
       task();
     }
   }
 
+  static thread_local inline FakeStream* current_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
+  std::function<bool()> waiting_;
+  bool running_ = false;
   bool closing_ = false;
   std::thread thread_;
 };
 
-struct FakeEvent {
-  std::mutex mutex;
-  std::condition_variable changed;
-  uint64_t recorded = 0;
-  uint64_t done = 0;
+class FakeEvent {
+ public:
+  // The number of a new recording, which Complete() ends.
+  uint64_t Record() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return ++recorded_;
+  }
+  void Complete(uint64_t number) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      done_ = number;
+    }
+    changed_.notify_all();
+  }
+  uint64_t recorded() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return recorded_;
+  }
+  bool Reached(uint64_t number) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return done_ >= number;
+  }
+  // On a stream.
+  void Await(uint64_t number) {
+    FakeStream::Wait([=, this] { return Reached(number); },
+                     [=, this] {
+                       std::unique_lock<std::mutex> lock(mutex_);
+                       changed_.wait(lock, [&] { return done_ >= number; });
+                     });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t recorded_ = 0;
+  uint64_t done_ = 0;
 };
 
 enum class FakeKind { kAllReduce, kAllGather, kBroadcast };
@@ -126,9 +182,19 @@ class FakeGroup {
       for (uint64_t& completed : completed_) completed = index + 1;
       changed_.notify_all();
     }
-    changed_.wait(lock, [&] { return round.done || aborted; });
-    // Its memory may be gone by the time that the others come.
-    if (!round.done) --round.arrived;
+    lock.unlock();
+    const auto over = [&] { return round.done || aborted; };
+    FakeStream::Wait(
+        [&] {
+          const std::lock_guard<std::mutex> look(mutex_);
+          return over();
+        },
+        [&] {
+          std::unique_lock<std::mutex> wait(mutex_);
+          changed_.wait(wait, over);
+          // Its memory may be gone by the time that the others come.
+          if (!round.done) --round.arrived;
+        });
   }
   // Sets what Run() looks at.
   void Abort(bool& aborted) {

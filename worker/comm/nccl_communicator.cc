@@ -24,7 +24,6 @@ using comm_internal::CollectiveOp;
 using comm_internal::NcclBlob;
 using comm_internal::NcclCalls;
 using comm_internal::NcclDevice;
-using comm_internal::NcclDeviceOptions;
 using comm_internal::NcclHeader;
 using comm_internal::OpKind;
 

@@ -19,9 +19,11 @@
 // such call, or hangs until the timeout, as NCCL compares nothing.
 //
 // How this differs from the rules of communicator.h:
-//  * No order of additions is promised. Sums of floats are equal on all ranks and repeat for the
-//    same GPUs, links, version and settings of NCCL. Minima, maxima, gathers and broadcasts are
-//    exact, as anywhere.
+//  * No order of additions is promised, as NCCL promises none: not among ranks, nor from one
+//    topology, version or bucket size to the next. Its rings and trees add each element in one
+//    place and send the result to all, so equal bits on all ranks, and the same ones again on the
+//    same topology, are to be expected; no GPU has confirmed it yet. Minima, maxima, gathers and
+//    broadcasts are exact, as anywhere.
 //  * NCCL does not say which rank was lost: errors name this rank and the operation, no peer. A
 //    peer on the same node that dies may show as nothing but the timeout.
 //  * The timeout runs from the begin of a wait to its end, whatever progress there is between, and

@@ -216,7 +216,7 @@ class OplessBackend final : public kernels::Backend {
     void* handle = nullptr;
   };
   struct GpuEvent final : kernels::Event {
-    explicit GpuEvent(Gpu* gpu) : gpu(gpu) { (void)gpu->CreateEvent(&handle); }
+    explicit GpuEvent(Gpu* on) : gpu(on) { (void)gpu->CreateEvent(&handle); }
     ~GpuEvent() override { (void)gpu->DestroyEvent(handle); }
     Gpu* const gpu;
     void* handle = nullptr;
@@ -229,7 +229,11 @@ class OplessBackend final : public kernels::Backend {
     (void)gpu_->AllocateDevice(&data, static_cast<size_t>(bytes));
     return data;
   }
-  void FreeBytes(void* data, int64_t bytes) override { (void)gpu_->FreeDevice(data); }
+  // Waits for what runs, as cudaFree does.
+  void FreeBytes(void* data, int64_t bytes) override {
+    (void)Synchronize();
+    (void)gpu_->FreeDevice(data);
+  }
   absl::Status CopyBytes(const void* from, void* to, int64_t bytes,
                          kernels::CopyKind kind) override {
     absl::Status status = Synchronize();

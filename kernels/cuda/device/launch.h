@@ -39,9 +39,12 @@ absl::Status Launch(void (*kernel)(Params...), const LaunchConfig& config, Strea
   static_assert(sizeof...(Params) == sizeof...(Args), "the kernel has other parameters");
 #if defined(__CUDACC__)
   const auto error = [&](cudaError_t code) {
-    return code == cudaSuccess ? absl::OkStatus()
-                               : absl::InternalError(absl::StrCat("kernel '", config.name,
-                                                                  "': ", cudaGetErrorString(code)));
+    if (code == cudaSuccess) return absl::OkStatus();
+    int device = -1;
+    cudaGetDevice(&device);
+    return absl::InternalError(absl::StrCat("launch of kernel '", config.name, "' on device ",
+                                            device, ": ", cudaGetErrorString(code), " (",
+                                            cudaGetErrorName(code), ")"));
   };
   if (config.dynamic_shared_bytes > kSharedBytesWithoutOptIn) {
     const cudaError_t code = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),

@@ -56,7 +56,7 @@ SB_GLOBAL void SB_LAUNCH_BOUNDS(kTileThreads, kResidentBlocks<T>)
     return row < tile.rows ? row_query[row] * plan.shape.q_stride : -1;
   });
   fetch(0);
-  // The search hides behind the copies.
+  // While the copies are under way.
   for (int row = LinearThread(); row < tile.rows; row += kTileThreads) {
     row_slot[row] = SlotOfRow(plan, tile, head, row_query[row]);
   }

@@ -52,6 +52,8 @@ struct CublasMatmul::Plan {
   cublasLtMatmulAlgo_t algorithm = {};
 };
 
+CublasMatmul::CublasMatmul(cublasLtHandle_t handle) : handle_(handle) {}
+
 absl::StatusOr<std::unique_ptr<CublasMatmul>> CublasMatmul::Create() {
   cublasLtHandle_t handle = nullptr;
   SB_CUBLAS_RETURN_IF_ERROR(cublasLtCreate(&handle));

@@ -37,7 +37,7 @@ class CublasMatmul {
   // Sizes, strides, flags, types, and how far addresses are aligned.
   using Key = std::array<int64_t, 14>;
 
-  explicit CublasMatmul(cublasLtHandle_t handle) : handle_(handle) {}
+  explicit CublasMatmul(cublasLtHandle_t handle);
   absl::StatusOr<const Plan*> FindPlan(const MatmulShape& shape, const MatmulOperands& operands);
   absl::Status FillPlan(const MatmulShape& shape, const MatmulOperands& operands, Plan* plan);
 

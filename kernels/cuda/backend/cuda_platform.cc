@@ -236,7 +236,7 @@ absl::StatusOr<int> CountDevices() {
   cudaGetLastError();
   return absl::FailedPreconditionError(
       absl::StrCat("no GPU can be used here: ",
-                   code == cudaSuccess ? "the driver knows of none" : cudaGetErrorString(code), ));
+                   code == cudaSuccess ? "the driver knows of none" : cudaGetErrorString(code)));
 }
 
 absl::StatusOr<std::unique_ptr<Platform>> CreateCudaPlatform(int device) {

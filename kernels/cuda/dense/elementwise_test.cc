@@ -62,8 +62,8 @@ TEST(ElementwiseTest, FloatsAreRoundedToBf16AndComeBackAsTheyAre) {
         const auto from = Send<float>(device, x, "from");
         const auto rounded = Send<Bf16>(device, Tensor(x.size(), 7.0), "rounded");
         const auto back = Send<float>(device, Tensor(x.size(), 7.0), "back");
-        SB_EXPECT_OK(LaunchConvert<float, Bf16>(&device, count, from + shift, rounded + shift));
-        SB_EXPECT_OK(LaunchConvert<Bf16, float>(&device, count, rounded + shift, back + shift));
+        SB_EXPECT_OK((LaunchConvert<float, Bf16>(&device, count, from + shift, rounded + shift)));
+        SB_EXPECT_OK((LaunchConvert<Bf16, float>(&device, count, rounded + shift, back + shift)));
         return {Fetch(device, rounded, count + shift), Fetch(device, back, count + shift)};
       });
       for (int64_t i = 0; i < count + shift; ++i) {

@@ -99,11 +99,8 @@ void FillRoutingReport(const kernels::PackedBlocks& blocks,
   }
 }
 
-}  // namespace
-
 // What a report is made of once the device has come so far.
-class Transformer::Pending {
- public:
+struct PendingPass final : Transformer::Pending {
   kernels::PackedBlocks blocks;
   DeviceArray<double> loss_sum;
   std::vector<LayerRouting> routing;  // of each layer
@@ -112,6 +109,8 @@ class Transformer::Pending {
   double supervised_tokens = 0;
   bool backward = false;
 };
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConfig& config,
                                                                  kernels::Backend* backend,
@@ -174,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Transformer::Pending>> Transformer::Run(
   const ModelWeights& weights = store_->compute_views();
   const ModelWeights& weight_grads = store_->grad_views();
 
-  auto pending = std::make_unique<Pending>();
+  auto pending = std::make_unique<PendingPass>();
   pending->backward = backward;
   for (const float w : batch.loss_weights) pending->supervised_tokens += w;
   SB_ASSIGN_OR_RETURN(pending->begin, backend_->RecordEvent());
@@ -256,10 +255,11 @@ absl::StatusOr<std::unique_ptr<Transformer::Pending>> Transformer::Run(
   }
   SB_ASSIGN_OR_RETURN(pending->end, backend_->RecordEvent());
   pending->blocks = device.layout->blocks();
-  return pending;
+  return std::unique_ptr<Pending>(std::move(pending));
 }
 
-absl::StatusOr<MicroBatchReport> Transformer::Collect(std::unique_ptr<Pending> pending) {
+absl::StatusOr<MicroBatchReport> Transformer::Collect(std::unique_ptr<Pending> enqueued) {
+  const auto* pending = static_cast<const PendingPass*>(enqueued.get());
   MicroBatchReport report;
   report.supervised_tokens = pending->supervised_tokens;
   SB_RETURN_IF_ERROR(backend_->CopyToHost(pending->loss_sum.span(), &report.loss_sum));

@@ -44,7 +44,10 @@ class Transformer {
                                                    const GradsReady& ready = nullptr);
   // The same in two steps, so that the device need not be waited for between micro-batches: Enqueue
   // returns when all work is enqueued (audits alone wait), Collect when it is done.
-  class Pending;
+  class Pending {
+   public:
+    virtual ~Pending() = default;
+  };
   absl::StatusOr<std::unique_ptr<Pending>> Enqueue(const MicroBatch& batch, double loss_scale,
                                                    double coverage_guard,
                                                    const GradsReady& ready = nullptr);

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/create_backend.h"
 #include "worker/comm/comm_test_util.h"
 #include "worker/comm/local_communicator.h"
 

@@ -64,6 +64,8 @@ else()
     else()
       set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
       enable_language(CUDA)
+      # One runtime in a program: NCCL and cuBLASLt bring the shared one.
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
       # nvcc has had C++20 since CUDA 12, CMake 3.25 does not know it.
       if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
         set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

@@ -107,18 +107,17 @@ absl::StatusOr<std::vector<Measurement>> MeasureAttention(Backend& backend,
       SB_RETURN_IF_ERROR(add("forward", tokens, forward, [&] { return attention.Forward(); }));
       SB_RETURN_IF_ERROR(
           add("backward", tokens, 2.5 * forward, [&] { return attention.Backward(); }));
-      SB_RETURN_IF_ERROR(add("routed forward", tokens, forward, [&]() -> absl::Status {
+      const auto routed_forward = [&]() -> absl::Status {
         SB_RETURN_IF_ERROR(attention.Means());
         SB_RETURN_IF_ERROR(attention.Select(budget));
         return attention.Forward();
-      }));
-      SB_RETURN_IF_ERROR(
-          add("routed forward + backward", tokens, 3.5 * forward, [&]() -> absl::Status {
-            SB_RETURN_IF_ERROR(attention.Means());
-            SB_RETURN_IF_ERROR(attention.Select(budget));
-            SB_RETURN_IF_ERROR(attention.Forward());
-            return attention.Backward();
-          }));
+      };
+      const auto routed_both = [&]() -> absl::Status {
+        SB_RETURN_IF_ERROR(routed_forward());
+        return attention.Backward();
+      };
+      SB_RETURN_IF_ERROR(add("routed forward", tokens, forward, routed_forward));
+      SB_RETURN_IF_ERROR(add("routed forward + backward", tokens, 3.5 * forward, routed_both));
     }
     if (tokens > options.longest_dense) continue;
     // A sequence of one block attends to all that came before: dense causal attention.

@@ -95,7 +95,9 @@ void ExpectSameTraining(const ModelConfig& config, ElementType type) {
     for (size_t s = 0; s < kLengths.size(); ++s) {
       const SequenceReport& expected = cpu.reports[step].sequences[s];
       const SequenceReport& actual = gpu.reports[step].sequences[s];
-      if (exact) EXPECT_EQ(actual.realized_budgets, expected.realized_budgets);
+      if (exact) {
+        EXPECT_EQ(actual.realized_budgets, expected.realized_budgets);
+      }
       ASSERT_EQ(actual.coverage.size(), expected.coverage.size());
       for (size_t g = 0; g < expected.coverage.size(); ++g) {
         EXPECT_NEAR(actual.coverage[g], expected.coverage[g], exact ? 1e-5 : 1e-2);

@@ -23,7 +23,7 @@ constexpr int kLeastMajor = 8;
 
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(cudaStream_t stream) : stream(stream) {}
+  explicit CudaStream(cudaStream_t handle) : stream(handle) {}
   // Lets queued work finish.
   ~CudaStream() override { cudaStreamDestroy(stream); }
   const cudaStream_t stream;
@@ -31,7 +31,7 @@ class CudaStream final : public Stream {
 
 class CudaEvent final : public Event {
  public:
-  explicit CudaEvent(cudaEvent_t event) : event(event) {
+  explicit CudaEvent(cudaEvent_t handle) : event(handle) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
   }
   ~CudaEvent() override { cudaEventDestroy(event); }

@@ -12,7 +12,7 @@ target_include_directories(sb_options INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_options(sb_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
     -Wno-unused-parameter -Wno-missing-field-initializers>
-  $<$<NOT:$<CONFIG:Debug>>:-O2>)
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O2>)
 target_link_libraries(sb_options INTERFACE Threads::Threads)
 if(SPARSEBALANCE_SANITIZE)
   target_compile_options(sb_options INTERFACE -fsanitize=${SPARSEBALANCE_SANITIZE}

@@ -67,11 +67,11 @@ part measure 150 "$BUILD/gpu/gpu_benchmark" "$OUT/measurements.json" &&
   cp "$OUT/measure.log" "$OUT/table.md"
 
 # The sources themselves are text enough for 20 steps.
-part pack 30 "$BUILD/bin/sparsebalance-data" pack --input "$SOURCE/docs" --output "$OUT/data" \
+part pack 30 "$BUILD/bin/sparsebalance-data" pack --input "$SOURCE/worker" --output "$OUT/data" \
   --max-tokens 32768
 MODEL=(--layers 4 --hidden-size 1024 --heads 8 --kv-heads 4 --head-dim 128
   --intermediate-size 2816 --block-tokens 128)
-part train 60 "$BUILD/bin/sparsebalance-worker" --coordinator "" --backend cuda \
+part train 60 "$BUILD/bin/sparsebalance-worker" --coordinator "" --policy length --backend cuda \
   --dataset "$OUT/data" --steps 20 --global-batch-size 8 --max-tokens-per-micro-batch 65536 \
   "${MODEL[@]}" --output "$OUT/train"
 part profile 60 "$BUILD/bin/sparsebalance-worker" profile --backend cuda --coordinator "" \

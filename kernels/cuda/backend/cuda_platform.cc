@@ -234,9 +234,13 @@ absl::StatusOr<int> CountDevices() {
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess && count > 0) return count;
   cudaGetLastError();
-  return absl::FailedPreconditionError(
-      absl::StrCat("no GPU can be used here: ",
-                   code == cudaSuccess ? "the driver knows of none" : cudaGetErrorString(code)));
+  std::string why = code == cudaSuccess ? "the driver knows of none" : cudaGetErrorString(code);
+  if (code == cudaErrorInsufficientDriver) {
+    // What CUDA says where there is no driver at all, too.
+    why = absl::StrCat("there is no NVIDIA driver, or it is older than CUDA ",
+                       CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
+  }
+  return absl::FailedPreconditionError(absl::StrCat("no GPU can be used here: ", why));
 }
 
 absl::StatusOr<std::unique_ptr<Platform>> CreateCudaPlatform(int device) {

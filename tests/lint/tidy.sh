@@ -12,6 +12,16 @@ export FLAGS="-std=c++20 -fopenmp -I$PWD -isystem $PWD/$BUILD/proto/generated
   -DSPARSEBALANCE_VERSION=\"0\" -DSPARSEBALANCE_DATA_PROGRAM=\"\" -DCPPHTTPLIB_OPENSSL_SUPPORT -DCPPHTTPLIB_ZLIB_SUPPORT
   -DCPPHTTPLIB_BROTLI_SUPPORT"
 
+# CUDA's headers, where BUILD has found them; without them the few sources that need them are left
+# out.
+cuda="$(sed -n 's/^NCCL_INCLUDE_DIR:[A-Z]*=//p' "$BUILD/CMakeCache.txt")"
+if [ -f "$cuda/cuda_runtime_api.h" ] && [ -f "$cuda/nccl.h" ]; then
+  FLAGS+=" -isystem $cuda"
+  needs_cuda='^$'
+else
+  needs_cuda='^#include <(cuda|cublas|nccl)'
+fi
+
 check() { # NAME SOURCE...
   local name="$1" out
   shift
@@ -38,7 +48,9 @@ while read -r source; do
   kind=source
   [[ "$source" == *_test.cc ]] && kind=test
   sources["$(dirname "$source" | tr / _)_$kind"]+="$source "
-done < <(git ls-files '*.cc')
+done < <(git ls-files '*.cc' | while read -r source; do
+  grep -qE "$needs_cuda" "$source" && [ "$needs_cuda" != '^$' ] || echo "$source"
+done)
 
 for key in "${!sources[@]}"; do
   read -ra all <<<"${sources[$key]}"

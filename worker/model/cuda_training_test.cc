@@ -151,6 +151,19 @@ TEST(CudaTrainingTest, ChangingBudgetsStayWithinTheMemoryOfTheLargest) {
   }
 }
 
+TEST(CudaTrainingTest, LessMemoryThanTheModelSaysIsAnError) {
+  const ModelConfig config = TwoLayers();
+  TestModel probe = OnGpu(config, ElementType::kBfloat16);
+  const auto estimate = EstimateMemory(config, *probe.backend, {0, 70, 103, 104}, {5, 3, 4});
+  ASSERT_TRUE(estimate.ok()) << estimate.status();
+  // What the optimizer would have is left over.
+  const int64_t limit = estimate->state + (estimate->peak - estimate->state) / 2 -
+                        2 * probe.backend->AllocatedBytes(probe.model->grads().size() * 4);
+  TestModel m = OnGpu(config, ElementType::kBfloat16, /*order=*/0, limit);
+  const auto report = m.model->ForwardBackward(BatchOf(config, 1), 1.0 / 104, 0.05);
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kResourceExhausted) << report.status();
+}
+
 TEST(CudaTrainingTest, WrittenValuesReachTheNextPass) {
   const ModelConfig config = TwoLayers();
   TestModel m = OnGpu(config, ElementType::kBfloat16);

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -110,6 +112,38 @@ TEST_P(CoverageTest, AStrideBelowOneIsRefused) {
                                         nullptr, 0, nullptr, nullptr)
                 .code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(CoverageTest, BudgetsAreRealizedAsTheHostRealizesThem) {
+  // More sequences than a thread block has threads.
+  std::vector<int64_t> lengths;
+  for (int64_t s = 0; s < 150; ++s) lengths.push_back(1 + s * 37 % 120);
+  const PackedBlocks blocks = Pack(lengths, 4);
+  const int grid = CoverageGridSize(MostBlocks(blocks));
+  std::mt19937 generator(7);
+  std::vector<double> curves;
+  std::vector<int32_t> planned;
+  std::vector<int32_t> base;
+  for (int64_t s = 0; s < blocks.sequences(); ++s) {
+    std::vector<double> curve(grid);
+    for (double& value : curve) value = static_cast<double>(generator() % 1000) / 1000;
+    std::sort(curve.begin(), curve.end());
+    curves.insert(curves.end(), curve.begin(), curve.end());
+    planned.push_back(static_cast<int32_t>(1 + generator() % 40));
+    base.push_back(static_cast<int32_t>(1 + generator() % 40));
+  }
+  for (const double guard : {0.0, 0.2, 1.0}) {
+    const auto realized = device_.Allocate<int32_t>(blocks.sequences(), "realized").value();
+    SB_ASSERT_OK(LaunchRealizedBudgets(
+        &device_, UploadBlocks(device_, blocks), Upload(device_, curves, "curves"),
+        Upload(device_, planned, "planned"), Upload(device_, base, "base"), guard, realized));
+    const std::vector<int32_t> got = Download(device_, realized, blocks.sequences());
+    for (int64_t s = 0; s < blocks.sequences(); ++s) {
+      EXPECT_EQ(got[s], RealizedBudget(blocks.SequenceBlocks(s), curves.data() + s * grid,
+                                       planned[s], base[s], guard))
+          << "sequence " << s << ", guard " << guard;
+    }
+  }
 }
 
 }  // namespace

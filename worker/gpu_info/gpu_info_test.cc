@@ -8,6 +8,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+// Paths of the libraries that stand in for NVML; CMake gives them.
+#ifndef FAKE_NVML
+#define FAKE_NVML ""
+#define FAKE_NVML_OLD_LIBRARY ""
+#define FAKE_NVML_INCOMPLETE_LIBRARY ""
+#define FAKE_NVML_NO_DRIVER_LIBRARY ""
+#endif
+
 namespace sparsebalance {
 namespace {
 

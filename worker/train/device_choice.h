@@ -19,9 +19,9 @@ absl::StatusOr<kernels::ElementType> ChoosePrecision(std::string_view precision,
                                                      std::string_view backend);
 
 // Replaces "auto" in options.backend and options.precision by what this machine has, fills
-// options.device_name, and says in one line what was taken and why. INVALID_ARGUMENT where the flags
-// ask for what this machine or this build does not have, or the node's `ranks` are more than its
-// GPUs.
+// options.device_name, and says in one line what was taken and why. INVALID_ARGUMENT where the
+// flags ask for what this machine or this build does not have, or the node's `ranks` are more than
+// its GPUs.
 absl::Status ChooseDevice(TrainOptions& options, size_t ranks,
                           const std::function<void(const std::string&)>& log);
 

@@ -83,8 +83,7 @@ Results InEveryOrder(const std::string& what, Body body) {
     for (size_t i = 0; i < first.size() && i < results.size(); ++i) {
       EXPECT_EQ(first[i].size(), results[i].size()) << what;
       const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
-      EXPECT_TRUE(std::equal(first[i].begin(), first[i].end(), results[i].begin(),
-                             results[i].end(),
+      EXPECT_TRUE(std::equal(first[i].begin(), first[i].end(), results[i].begin(), results[i].end(),
                              [&](float a, float b) { return bits(a) == bits(b); }))
           << what << ": result " << i << " depends on the order of the threads";
     }

@@ -46,7 +46,9 @@ absl::Status Launch(void (*kernel)(Params...), const LaunchConfig& config, Strea
                                             device, ": ", cudaGetErrorString(code), " (",
                                             cudaGetErrorName(code), ")"));
   };
-  if (config.dynamic_shared_bytes > kSharedBytesWithoutOptIn) {
+  // A kernel gets 48 KiB of shared memory, what it declares included, unless it asks for more: from
+  // here it cannot be seen how much that is.
+  if (config.dynamic_shared_bytes > 0) {
     const cudaError_t code = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                   static_cast<int>(config.dynamic_shared_bytes));

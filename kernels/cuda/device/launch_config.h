@@ -12,7 +12,4 @@ struct LaunchConfig {
   const char* name = "unnamed";  // for messages
 };
 
-// More dynamic shared memory must be asked for by kernel; Launch does.
-inline constexpr int64_t kSharedBytesWithoutOptIn = int64_t{48} << 10;
-
 }  // namespace sparsebalance::kernels::cuda

@@ -57,7 +57,9 @@ if(SPARSEBALANCE_CUDA STREQUAL "OFF")
   message(STATUS "CUDA: left out (SPARSEBALANCE_CUDA=OFF); workers use the CPU backend")
 else()
   find_package(CUDAToolkit QUIET)
-  if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND TARGET CUDA::cublasLt)
+  # Before CUDA 12 nvcc does not know C++20.
+  if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND TARGET CUDA::cublasLt
+     AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12)
     set(SPARSEBALANCE_HAVE_CUDA ON)
     if(SPARSEBALANCE_SANITIZE)
       message(STATUS "CUDA: toolkit ${CUDAToolkit_VERSION} found; GPU code is left out of builds with sanitizers")
@@ -77,11 +79,11 @@ else()
                      "workers use GPUs where there are some")
     endif()
   elseif(SPARSEBALANCE_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "CUDA: SPARSEBALANCE_CUDA=ON but no CUDA toolkit with nvcc and cuBLASLt was "
-                        "found; install one, point CUDAToolkit_ROOT at it, or use "
+    message(FATAL_ERROR "CUDA: SPARSEBALANCE_CUDA=ON but no CUDA toolkit of version 12 or later "
+                        "with nvcc and cuBLASLt was found; install one, point CUDAToolkit_ROOT at it, or use "
                         "SPARSEBALANCE_CUDA=AUTO")
   else()
-    message(STATUS "CUDA: not found, left out; workers use the CPU backend")
+    message(STATUS "CUDA: no toolkit of version 12 or later found, left out; workers use the CPU backend")
   endif()
 endif()
 

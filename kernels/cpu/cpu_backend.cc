@@ -1,24 +1,14 @@
 #include "kernels/cpu/cpu_backend.h"
 
-#include <chrono>
-#include <ctime>
 #include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/host_event.h"
 
 namespace sparsebalance::kernels::cpu {
 namespace {
-
-class CpuEvent final : public Event {
- public:
-  CpuEvent() : wall(std::chrono::steady_clock::now()) {
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
-  }
-  std::chrono::steady_clock::time_point wall;
-  timespec cpu{};
-};
 
 class CpuStream final : public Stream {};
 
@@ -72,22 +62,13 @@ absl::StatusOr<std::unique_ptr<Stream>> CpuBackend::CreateStream() {
 absl::Status CpuBackend::SetStream(Stream* stream) { return absl::OkStatus(); }
 
 absl::StatusOr<std::unique_ptr<Event>> CpuBackend::RecordEvent() {
-  return std::unique_ptr<Event>(std::make_unique<CpuEvent>());
+  return std::unique_ptr<Event>(std::make_unique<HostEvent>());
 }
 
 absl::Status CpuBackend::WaitEvent(const Event& event) { return absl::OkStatus(); }
 
 absl::StatusOr<EventInterval> CpuBackend::Elapsed(const Event& from, const Event& to) {
-  const auto* begin = dynamic_cast<const CpuEvent*>(&from);
-  const auto* end = dynamic_cast<const CpuEvent*>(&to);
-  if (begin == nullptr || end == nullptr) {
-    return absl::InvalidArgumentError("Elapsed: an event of another backend");
-  }
-  EventInterval out;
-  out.seconds = std::chrono::duration<double>(end->wall - begin->wall).count();
-  out.cpu_seconds = static_cast<double>(end->cpu.tv_sec - begin->cpu.tv_sec) +
-                    1e-9 * static_cast<double>(end->cpu.tv_nsec - begin->cpu.tv_nsec);
-  return out;
+  return HostEvent::Between(from, to);
 }
 
 absl::Status CpuBackend::Synchronize() { return absl::OkStatus(); }

@@ -13,6 +13,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/op_checks.h"
 
 namespace sparsebalance::kernels::cpu {
 namespace {
@@ -55,6 +56,16 @@ int64_t PieceDepth(const MatmulShape& shape) {
       1, std::min(CeilDiv(kWantedPieces, std::max<int64_t>(tiles, 1)), shape.k / kMinDepthPiece));
   // A multiple of a power of 2, so that all parts but the last are cut alike.
   return pieces == 1 ? shape.k : CeilDiv(CeilDiv(shape.k, pieces), 512) * 512;
+}
+
+// Elements from one row to the next, of each matrix as it lies in memory.
+struct MatmulStrides {
+  int64_t a, b, c;
+};
+
+MatmulStrides StridesOf(const MatmulShape& shape) {
+  const MatmulShape s = op_checks::WithStrides(shape);
+  return {.a = s.a_stride, .b = s.b_stride, .c = s.c_stride};
 }
 
 // m, n, k, row strides of a, b (negative where transposed) and c; then whether to add to c and to
@@ -108,15 +119,6 @@ Primitive MakePrimitive(const dnnl::engine& engine, const Key& key) {
 }
 
 }  // namespace
-
-MatmulStrides StridesOf(const MatmulShape& shape) {
-  const auto or_else = [](int64_t stride, int64_t columns) {
-    return stride != 0 ? stride : columns;
-  };
-  return {.a = or_else(shape.a_stride, shape.transpose_a ? shape.m : shape.k),
-          .b = or_else(shape.b_stride, shape.transpose_b ? shape.k : shape.n),
-          .c = or_else(shape.c_stride, shape.n)};
-}
 
 struct MatmulEngine::Impl {
   explicit Impl(int thread_count)

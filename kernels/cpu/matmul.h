@@ -8,12 +8,6 @@
 
 namespace sparsebalance::kernels::cpu {
 
-// Elements from one row to the next, of each matrix as it lies in memory.
-struct MatmulStrides {
-  int64_t a, b, c;
-};
-MatmulStrides StridesOf(const MatmulShape& shape);
-
 // Matrix products by oneDNN. The work is cut into pieces by shape alone, each run by one thread,
 // because oneDNN's own division of the summed dimension depends on the number of threads.
 // Primitives are kept by shape, the least recently used dropped first. For one thread at a time.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All that can only be known on a GPU, in one run: builds, compares every kernel with the CPU
 # backend, looks for bad accesses and races on small shapes, measures, trains 20 steps, and writes a
-# latency profile. Under 8 minutes on one H200 with 16 cores.
+# latency profile. Meant to take less than 8 minutes on one H200 with 16 cores; not tried yet.
 #
 #   tests/gpu/run_on_gpu.sh OUTDIR [BUILD]
 #

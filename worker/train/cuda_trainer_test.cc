@@ -15,7 +15,6 @@
 namespace sparsebalance {
 namespace {
 
-using kernels::ElementType;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -148,6 +147,10 @@ TEST_F(CudaTrainerTest, WhatCannotBeHadIsRefused) {
   EXPECT_THAT(std::string(choose("cpu", "bf16", 1).message()),
               HasSubstr("--precision bf16 needs a GPU"));
   EXPECT_THAT(std::string(choose("cuda", "fp8", 1).message()), HasSubstr("--precision fp8"));
+  TrainOptions nccl = Options("cpu", 1);
+  nccl.communicator = "nccl";
+  EXPECT_THAT(std::string(ChooseDevice(nccl, 1, [](const std::string& /*line*/) {}).message()),
+              HasSubstr("--communicator nccl works between GPUs"));
   EXPECT_THAT(std::string(choose("tpu", "auto", 1).message()), HasSubstr("\"tpu\" is unknown"));
   HaveGpus(absl::FailedPreconditionError("no GPU can be used here: no device"));
   const absl::Status none = choose("cuda", "auto", 1);

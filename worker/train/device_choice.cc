@@ -29,6 +29,11 @@ absl::Status ChooseDevice(TrainOptions& options, size_t ranks,
   const kernels::BackendChoice& choice = *chosen;
   SB_ASSIGN_OR_RETURN(const kernels::ElementType type,
                       ChoosePrecision(options.precision, choice.name));
+  if (options.communicator == "nccl" && choice.name != "cuda") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--communicator nccl works between GPUs and this node computes on the CPU (",
+                     choice.reason, "); use auto or gloo"));
+  }
   options.device_name.clear();
   if (choice.name == "cuda") {
     if (ranks > static_cast<size_t>(choice.devices)) {

@@ -4,7 +4,7 @@
 //   SB_ASSIGN_OR_RETURN(auto reducer, GradientReducer::Create(&comm, &backend, model.grads()));
 //
 //   // In every step, on every rank, on the thread that uses the backend:
-//   SB_RETURN_IF_ERROR(comm.Barrier());  // whatever else the ranks have to say to each other
+//   ... whatever else the ranks have to say to each other ...
 //   ... all micro-batches but the last ...
 //   SB_RETURN_IF_ERROR(reducer->Begin());
 //   for (int layer = layers - 1; layer >= 0; --layer) {  // backward of the last micro-batch
@@ -25,11 +25,10 @@
 // global count of supervised tokens.
 //
 // How a bucket is reduced, by what the communicator and the backend can:
-//   a GPU's buffer and a communicator that takes it (NCCL): enqueued on a stream of its own, after
-//     an event on the compute stream; the compute stream goes on
-//   memory that the host reaches (CPU backend): by a helper thread, once the backend is
-//   synchronized neither (a GPU with Gloo): in Finish(), by copies to the host and back, a bucket
-//   at a time
+//  * a GPU's buffer and a communicator that takes it (NCCL): enqueued on a stream of its own, after
+//    an event on the compute stream; the compute stream goes on
+//  * memory that the host reaches (CPU backend): by a helper thread, when the backend has finished
+//  * neither (a GPU with Gloo): in Finish(), by copies to the host and back, a bucket at a time
 #pragma once
 
 #include <cstddef>

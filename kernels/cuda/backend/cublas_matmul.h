@@ -21,7 +21,7 @@ namespace sparsebalance::kernels::cuda {
 
 class CublasMatmul {
  public:
-  // What cuBLASLt may use beside the operands. Hopper's fastest products want 32 MiB.
+  // What cuBLASLt may use beside the operands: what its documentation recommends for Hopper.
   static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
   static absl::StatusOr<std::unique_ptr<CublasMatmul>> Create();

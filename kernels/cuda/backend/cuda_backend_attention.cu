@@ -12,8 +12,8 @@
 namespace sparsebalance::kernels::cuda {
 namespace {
 
-// Partial results of attention take no more than this, or what one head needs. More would not run
-// faster: a few heads of a long batch fill the device.
+// Partial results of attention take no more than this, or what one head needs: a few heads of a
+// long batch have thread blocks for the whole device. Not tuned on a card yet.
 constexpr int64_t kAttentionScratch = int64_t{1} << 30;
 
 class CudaLayout final : public AttentionLayout {

@@ -1,8 +1,6 @@
 #include "kernels/cuda/backend/emulated_platform.h"
 
-#include <chrono>
 #include <cstring>
-#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,21 +9,13 @@
 #include "kernels/cuda/backend/cuda_backend.h"
 #include "kernels/cuda/backend/dispatch.h"
 #include "kernels/cuda/backend/platform.h"
+#include "kernels/host_event.h"
 #include "kernels/status_macros.h"
 
 namespace sparsebalance::kernels::cuda {
 namespace {
 
 using emulation::Device;
-
-class EmulatedEvent final : public Event {
- public:
-  EmulatedEvent() : wall(std::chrono::steady_clock::now()) {
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
-  }
-  std::chrono::steady_clock::time_point wall;
-  timespec cpu{};
-};
 
 class EmulatedStream final : public Stream {};
 
@@ -74,19 +64,11 @@ class EmulatedPlatform final : public Platform {
   }
   absl::Status SetStream(Stream* /*stream*/) override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Event>> RecordEvent() override {
-    return std::unique_ptr<Event>(std::make_unique<EmulatedEvent>());
+    return std::unique_ptr<Event>(std::make_unique<HostEvent>());
   }
   absl::Status WaitEvent(const Event& /*event*/) override { return absl::OkStatus(); }
   absl::StatusOr<EventInterval> Elapsed(const Event& from, const Event& to) override {
-    const auto* begin = dynamic_cast<const EmulatedEvent*>(&from);
-    const auto* end = dynamic_cast<const EmulatedEvent*>(&to);
-    if (begin == nullptr || end == nullptr) {
-      return absl::InvalidArgumentError("Elapsed: an event of another backend");
-    }
-    return EventInterval{
-        .seconds = std::chrono::duration<double>(end->wall - begin->wall).count(),
-        .cpu_seconds = static_cast<double>(end->cpu.tv_sec - begin->cpu.tv_sec) +
-                       1e-9 * static_cast<double>(end->cpu.tv_nsec - begin->cpu.tv_nsec)};
+    return HostEvent::Between(from, to);
   }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 

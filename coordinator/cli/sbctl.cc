@@ -4,151 +4,38 @@
 // file), 2 a mistake on the command line.
 
 #include <grpc/support/log.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <iostream>
-#include <memory>
 #include <string>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "coordinator/cli/completion.h"
+#include "coordinator/cli/coordinator_session.h"
+#include "coordinator/cli/online_verbs.h"
 #include "coordinator/cli/plan_requests.h"
 #include "coordinator/cli/simulate.h"
-#include "coordinator/cli/views.h"
 #include "coordinator/planner/planner.h"
-#include "coordinator/service/status_conversion.h"
-#include "google/protobuf/util/json_util.h"
-#include "grpcpp/grpcpp.h"
-#include "sparsebalance/v1/coordinator.grpc.pb.h"
+#include "worker/client/channel_credentials.h"
+#include "worker/client/channel_flags.h"
 
 namespace sparsebalance {
 namespace {
 
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
-constexpr int kMaxMessageBytes = 64 * 1024 * 1024;
 
 struct Flags {
   std::string coordinator = "127.0.0.1:7070";
-  std::string format = "table";
   double timeout_seconds = 10;
-  std::string job;
-  std::string ns;
-  uint64_t step = 0;
-  bool explain = false;
   std::string requests;
   std::string policy;
   std::string effort;
-};
-
-v1::JobKey ParseJob(const std::string& text) {
-  v1::JobKey key;
-  const size_t slash = text.find('/');
-  key.set_namespace_(slash == std::string::npos ? "default" : text.substr(0, slash));
-  key.set_name(slash == std::string::npos ? text : text.substr(slash + 1));
-  return key;
-}
-
-class Session {
- public:
-  explicit Session(const Flags& flags) : flags_(flags) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    stub_ = v1::Coordinator::NewStub(grpc::CreateCustomChannel(
-        flags.coordinator, grpc::InsecureChannelCredentials(), arguments));
-  }
-
-  int Jobs() {
-    v1::ListJobsRequest request;
-    request.set_namespace_(flags_.ns);
-    v1::ListJobsResponse answer;
-    const absl::Status status = Call(&v1::Coordinator::Stub::ListJobs, request, &answer);
-    if (!status.ok()) return Fail(status);
-    return Show(answer, [&] { return JobsView(answer); });
-  }
-
-  int Job() {
-    v1::GetJobRequest request;
-    *request.mutable_job() = ParseJob(flags_.job);
-    v1::GetJobResponse answer;
-    const absl::Status status = Call(&v1::Coordinator::Stub::GetJob, request, &answer);
-    if (!status.ok()) return Fail(status);
-    return Show(answer.status(), [&] { return JobView(answer.status()); });
-  }
-
-  int Plan() {
-    v1::GetPlanRequest request;
-    *request.mutable_job() = ParseJob(flags_.job);
-    request.set_step(flags_.step);
-    request.set_explain(flags_.explain);
-    v1::GetPlanResponse answer;
-    const absl::Status status = Call(&v1::Coordinator::Stub::GetPlan, request, &answer);
-    if (!status.ok()) return Fail(status);
-    return Show(answer, [&] { return PlanView(request.job(), answer); });
-  }
-
- private:
-  template <typename Request, typename Response>
-  absl::Status Call(grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*,
-                                                                  const Request&, Response*),
-                    const Request& request, Response* response) {
-    grpc::ClientContext context;
-    context.set_deadline(
-        std::chrono::system_clock::now() +
-        std::chrono::microseconds(static_cast<int64_t>(flags_.timeout_seconds * 1e6)));
-    return FromGrpcStatus((stub_.get()->*method)(&context, request, response));
-  }
-
-  template <typename View>
-  int Show(const google::protobuf::Message& message, View view) {
-    if (flags_.format == "table") {
-      std::cout << view();
-      return 0;
-    }
-    google::protobuf::util::JsonPrintOptions options;
-    options.add_whitespace = true;
-    options.preserve_proto_field_names = true;
-    options.always_print_primitive_fields = true;
-    std::string text;
-    if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) {
-      std::cerr << "sbctl: the answer cannot be written as JSON\n";
-      return kFailed;
-    }
-    std::cout << text;
-    return 0;
-  }
-
-  int Fail(const absl::Status& status) {
-    std::string line(status.message());
-    if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
-      line = absl::StrCat("coordinator at ", flags_.coordinator, " cannot be reached: ", line);
-    } else if (absl::IsNotFound(status) && !flags_.job.empty()) {
-      absl::StrAppend(&line, KnownJobs());
-    }
-    std::cerr << "sbctl: " << line << "\n";
-    return kFailed;
-  }
-
-  // Names the jobs there are, for a caller who named another.
-  std::string KnownJobs() {
-    v1::ListJobsResponse answer;
-    if (!Call(&v1::Coordinator::Stub::ListJobs, v1::ListJobsRequest(), &answer).ok()) return "";
-    const v1::JobKey wanted = ParseJob(flags_.job);
-    std::vector<std::string> names;
-    for (const v1::JobSummary& job : answer.jobs()) {
-      if (job.job().namespace_() == wanted.namespace_() && job.job().name() == wanted.name()) {
-        return "";
-      }
-      names.push_back(absl::StrCat(job.job().namespace_(), "/", job.job().name()));
-    }
-    return names.empty() ? " (it knows no jobs)"
-                         : absl::StrCat(" (it knows ", absl::StrJoin(names, ", "), ")");
-  }
-
-  const Flags flags_;
-  std::unique_ptr<v1::Coordinator::Stub> stub_;
+  std::string shell;
+  ChannelSecurity security;
+  bool insecure = false;
+  OnlineFlags online;
 };
 
 int Finish(const absl::Status& status) {
@@ -162,8 +49,8 @@ int PlanFromFile(const Flags& flags) {
   options.path = flags.requests;
   options.policy = flags.policy;
   options.effort = flags.effort;
-  options.json = flags.format == "json";
-  options.explain = flags.explain;
+  options.json = flags.online.format == "json";
+  options.explain = flags.online.explain;
   return Finish(PlanRequests(options, std::cout));
 }
 
@@ -221,22 +108,27 @@ int Main(int argc, char** argv) {
   app.add_option("--coordinator", flags.coordinator, "HOST:PORT")
       ->capture_default_str()
       ->envname("SPARSEBALANCE_COORDINATOR");
+  AddChannelFlags(app, flags.security, flags.insecure);
   app.add_option("--timeout", flags.timeout_seconds, "Seconds to wait for an answer")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--format", flags.format, "table or json")
+  app.add_option("--format", flags.online.format, "table, json, or (for jobs) names")
       ->capture_default_str()
-      ->check(CLI::IsMember({"table", "json"}));
+      ->check(CLI::IsMember({"table", "json", "names"}));
   // So that flags may also follow the verb.
   app.fallthrough();
+  OnlineFlags& online = flags.online;
+  const auto add_job = [&](CLI::App* verb) {
+    return verb->add_option("job", online.job, "[NAMESPACE/]NAME");
+  };
   CLI::App* jobs = app.add_subcommand("jobs", "All jobs");
-  jobs->add_option("--namespace", flags.ns, "Only jobs of this namespace");
+  jobs->add_option("--namespace", online.ns, "Only jobs of this namespace");
   CLI::App* job = app.add_subcommand("job", "One job: its ranks and latest steps");
-  job->add_option("job", flags.job, "[NAMESPACE/]NAME")->required();
+  add_job(job)->required();
   CLI::App* plan =
       app.add_subcommand("plan", "The plan of a recent step, or plans for batches in a file");
-  CLI::Option* plan_job = plan->add_option("job", flags.job, "[NAMESPACE/]NAME");
-  CLI::Option* plan_step = plan->add_option("step", flags.step, "STEP");
+  CLI::Option* plan_job = add_job(plan);
+  CLI::Option* plan_step = plan->add_option("step", online.step, "STEP");
   plan_job->needs(plan_step);
   CLI::Option* requests =
       plan->add_option("--requests", flags.requests,
@@ -250,7 +142,31 @@ int Main(int argc, char** argv) {
   plan->add_option("--effort", flags.effort, "Search with this effort: fast, normal or high")
       ->check(CLI::IsMember({"fast", "normal", "high"}))
       ->needs(requests);
-  plan->add_flag("--explain", flags.explain, "Say why it is so");
+  plan->add_flag("--explain", online.explain, "Say why it is so");
+  CLI::App* watch = app.add_subcommand("watch", "A live table of one job, or of all");
+  add_job(watch);
+  watch->add_option("--namespace", online.ns, "Only jobs of this namespace");
+  watch->add_option("--updates", online.updates, "End after so many; 0: when interrupted")
+      ->capture_default_str();
+  CLI::App* evict = app.add_subcommand("evict", "Take a node out of its job, as if it had died");
+  add_job(evict)->required();
+  evict->add_option("node", online.node, "NODE, as `sbctl job` shows it")->required();
+  evict->add_option("--reason", online.reason, "Told to the other nodes");
+  CLI::App* remove = app.add_subcommand("remove", "Forget a job and all that is stored about it");
+  add_job(remove)->required();
+  remove->add_flag("--force", online.force, "Also where nodes are in it");
+  CLI::App* drain = app.add_subcommand("drain", "Let the coordinator hand its jobs over and end");
+  drain->add_option("--reason", online.reason, "For its log");
+  CLI::App* backup =
+      app.add_subcommand("backup", "Write all that the coordinator stores to a file");
+  backup->add_option("file", online.file, "FILE")->required();
+  backup->add_option("--namespace", online.ns, "Only jobs and profiles of this namespace");
+  CLI::App* restore = app.add_subcommand("restore", "Give a backup to a coordinator");
+  restore->add_option("file", online.file, "FILE")->required()->check(CLI::ExistingFile);
+  restore->add_flag("--replace", online.replace, "Jobs that are there, without nodes, give way");
+  CLI::App* completion =
+      app.add_subcommand("completion", "A script for your shell to complete sbctl");
+  completion->add_option("shell", flags.shell, "bash, zsh or fish")->required();
   SimulateFlags simulate_flags;
   CLI::App* simulate = app.add_subcommand(
       "simulate", "Policies side by side on generated batches, without a coordinator");
@@ -269,26 +185,48 @@ int Main(int argc, char** argv) {
     return kUsage;
   }
   if (plan->parsed() && !flags.requests.empty()) return PlanFromFile(flags);
-  if (plan->parsed() && flags.job.empty()) {
+  if (plan->parsed() && online.job.empty()) {
     std::cerr << "sbctl: plan needs a job and a step, or --requests FILE (see sbctl plan --help)\n";
     return kUsage;
   }
-  const bool json = flags.format == "json";
+  if (completion->parsed()) {
+    const absl::StatusOr<std::string> script = CompletionScript(app, flags.shell);
+    if (!script.ok()) return Finish(script.status());
+    std::cout << *script;
+    return 0;
+  }
+  const bool json = online.format == "json";
   if (simulate->parsed()) {
     simulate_flags.json = json;
     return Finish(RunSimulate(simulate_flags, std::cout));
   }
   if (replay->parsed()) return Finish(RunReplay(trace, json, std::cout));
-  Session session(flags);
-  if (jobs->parsed()) return session.Jobs();
-  if (job->parsed()) return session.Job();
-  return session.Plan();
+  const auto tls = LoadChannelSecurity(flags.coordinator, flags.security, flags.insecure);
+  if (!tls.ok()) return Finish(tls.status());
+  OnlineVerbs verbs(CoordinatorSession(flags.coordinator, absl::Seconds(flags.timeout_seconds),
+                                       [tls = *tls](const std::string& address) {
+                                         return MakeCoordinatorChannel(address, tls.get());
+                                       }),
+                    online);
+  if (jobs->parsed()) return verbs.Jobs();
+  if (job->parsed()) return verbs.Job();
+  if (watch->parsed()) return verbs.Watch();
+  if (evict->parsed()) return verbs.Evict();
+  if (remove->parsed()) return verbs.Remove();
+  if (drain->parsed()) return verbs.Drain();
+  if (backup->parsed()) return verbs.Backup();
+  if (restore->parsed()) return verbs.Restore();
+  return verbs.Plan();
 }
 
 }  // namespace
 }  // namespace sparsebalance
 
 int main(int argc, char** argv) {
+  // What is worth a warning; the rest would stand between the answers.
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("sbctl"));
+  spdlog::set_pattern("sbctl: %v");
+  spdlog::set_level(spdlog::level::warn);
   // gRPC's own lines would stand beside ours.
   gpr_set_log_function([](gpr_log_func_args*) {});
   return sparsebalance::Main(argc, argv);

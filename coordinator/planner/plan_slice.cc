@@ -139,11 +139,17 @@ class Checker {
 
 v1::Plan PlanForRanks(const v1::Plan& plan, absl::Span<const uint32_t> data_ranks) {
   v1::Plan part;
-  // Copying a large plan to drop most of it would cost more than the slice itself.
-  for (const v1::RankPlan& rank : plan.ranks()) {
-    if (std::find(data_ranks.begin(), data_ranks.end(), rank.rank()) != data_ranks.end()) {
-      *part.add_ranks() = rank;
+  // Copying a large plan to drop most of it would cost more than the slice itself; and with a node
+  // for every few ranks, looking through all of them would cost more than the copy.
+  for (const uint32_t wanted : data_ranks) {
+    if (wanted < static_cast<uint32_t>(plan.ranks_size()) &&
+        plan.ranks(static_cast<int>(wanted)).rank() == wanted) {
+      *part.add_ranks() = plan.ranks(static_cast<int>(wanted));
+      continue;
     }
+    const auto rank = std::find_if(plan.ranks().begin(), plan.ranks().end(),
+                                   [&](const v1::RankPlan& r) { return r.rank() == wanted; });
+    if (rank != plan.ranks().end()) *part.add_ranks() = *rank;
   }
   part.set_step(plan.step());
   part.set_policy(plan.policy());

@@ -23,6 +23,7 @@ ConsumedJournal::ConsumedJournal(std::vector<v1::ConsumedBatch> stored) {
 }
 
 void ConsumedJournal::Count(const v1::ConsumedBatch& batch) {
+  sequences_ += static_cast<size_t>(batch.sequence_ids_size());
   Epoch& epoch = epochs_[batch.epoch()];
   for (const uint64_t id : batch.sequence_ids()) {
     if (++epoch.times[id] > 1) ++epoch.twice;
@@ -30,6 +31,7 @@ void ConsumedJournal::Count(const v1::ConsumedBatch& batch) {
 }
 
 void ConsumedJournal::Uncount(const v1::ConsumedBatch& batch) {
+  sequences_ -= static_cast<size_t>(batch.sequence_ids_size());
   Epoch& epoch = epochs_[batch.epoch()];
   for (const uint64_t id : batch.sequence_ids()) {
     const auto times = epoch.times.find(id);
@@ -86,6 +88,7 @@ std::optional<uint64_t> ConsumedJournal::Prune() {
   std::erase_if(entries_, [&](const auto& entry) {
     if (entry.second.batch.epoch() >= first_kept) return false;
     not_stored_.erase(entry.first);
+    sequences_ -= static_cast<size_t>(entry.second.batch.sequence_ids_size());
     return true;
   });
   return first_kept;
@@ -110,6 +113,12 @@ uint64_t ConsumedJournal::consumed_twice() const {
   uint64_t twice = 0;
   for (const auto& [number, epoch] : epochs_) twice += epoch.twice;
   return twice;
+}
+
+size_t ConsumedJournal::bytes() const {
+  // An id in its batch, and a slot of a hash table that is at least 7/16 full.
+  constexpr size_t kPerSequence = sizeof(uint64_t) + 28;
+  return sequences_ * kPerSequence + entries_.size() * (sizeof(Entry) + 64);
 }
 
 std::vector<v1::ConsumedBatch> ConsumedJournal::Batches() const {

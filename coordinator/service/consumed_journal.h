@@ -48,6 +48,8 @@ class ConsumedJournal {
 
   std::vector<v1::ConsumedBatch> Batches() const;  // by step
 
+  size_t bytes() const;  // of memory, estimated
+
  private:
   struct Entry {
     v1::ConsumedBatch batch;
@@ -64,6 +66,7 @@ class ConsumedJournal {
   std::map<uint64_t, Entry> entries_;  // by step
   std::set<uint64_t> not_stored_;      // steps
   std::map<uint64_t, Epoch> epochs_;
+  size_t sequences_ = 0;  // of all entries
   uint64_t next_write_id_ = 1;
   uint64_t first_kept_epoch_ = 0;
 };

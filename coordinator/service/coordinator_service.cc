@@ -6,36 +6,45 @@
 
 namespace sparsebalance {
 
+using security::PeerIdentity;
+
 // gRPC keeps a call until OnDone, also while OnCancel runs, and calls neither before the method
 // that made it has returned.
 class CoordinatorService::CallReactor : public grpc::ServerUnaryReactor {
  public:
-  explicit CallReactor(CoordinatorService* service) : service_(service) {
-    absl::MutexLock lock(&service_->mutex_);
-    ++service_->calls_;
-  }
+  explicit CallReactor(CoordinatorService* service) : service_(service) { service_->Began(); }
 
   void set_cancel(CancelWait cancel) { cancel_ = std::move(cancel); }
+  void set_pass(LoadGate::Pass pass) { pass_ = std::move(pass); }
 
   void OnCancel() override {
     if (cancel_) cancel_();
   }
 
   void OnDone() override {
-    {
-      absl::MutexLock lock(&service_->mutex_);
-      --service_->calls_;
-    }
+    CoordinatorService* const service = service_;
     delete this;
+    service->Ended();
   }
 
  private:
   CoordinatorService* const service_;
+  LoadGate::Pass pass_;
   CancelWait cancel_;
 };
 
-CoordinatorService::CoordinatorService(JobRegistry* registry, RpcObserver observer)
-    : registry_(registry), observer_(std::move(observer)) {}
+CoordinatorService::CoordinatorService(Parts parts)
+    : parts_(std::move(parts)), authorizer_(parts_.authorizer) {}
+
+void CoordinatorService::Began() {
+  absl::MutexLock lock(&mutex_);
+  ++calls_;
+}
+
+void CoordinatorService::Ended() {
+  absl::MutexLock lock(&mutex_);
+  --calls_;
+}
 
 bool CoordinatorService::WaitUntilIdle(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
@@ -43,106 +52,210 @@ bool CoordinatorService::WaitUntilIdle(absl::Duration timeout) {
   return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
 }
 
+template <typename Request>
+absl::StatusOr<PeerIdentity> CoordinatorService::Admit(const grpc::CallbackServerContext& context,
+                                                       CallClass call_class, const Request& request,
+                                                       CallReactor& call) {
+  absl::StatusOr<PeerIdentity> caller = authorizer_.Authorize(context, request);
+  if (!caller.ok()) return caller.status();
+  absl::StatusOr<LoadGate::Pass> pass = parts_.gate->Enter(call_class, request.ByteSizeLong());
+  if (!pass.ok()) return pass.status();
+  call.set_pass(*std::move(pass));
+  return caller;
+}
+
 template <typename Response>
-grpc::ServerUnaryReactor* CoordinatorService::AnswerNow(const char* method,
-                                                        absl::StatusOr<Response> answer,
-                                                        Response* response) {
+void CoordinatorService::Answer(const char* method, CallReactor* call,
+                                absl::StatusOr<Response> answer, Response* response) {
   const grpc::Status status = ToGrpcStatus(answer.status());
   if (answer.ok()) *response = *std::move(answer);
-  observer_(method, status.error_code());
-  auto* call = new CallReactor(this);
+  parts_.observer(method, status.error_code());
   call->Finish(status);
-  return call;
 }
 
-template <typename Response, typename Start>
-grpc::ServerUnaryReactor* CoordinatorService::AnswerLater(const char* method, Response* response,
-                                                          Start start) {
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* CoordinatorService::AnswerNow(
+    const char* method, CallClass call_class, grpc::CallbackServerContext* context,
+    const Request* request, Response* response,
+    absl::StatusOr<Response> (JobRegistry::*answer)(const Request&)) {
   auto* call = new CallReactor(this);
-  call->set_cancel(start([this, method, response, call](absl::StatusOr<Response> answer) {
-    const grpc::Status status = ToGrpcStatus(answer.status());
-    if (answer.ok()) *response = *std::move(answer);
-    observer_(method, status.error_code());
-    call->Finish(status);
-  }));
+  const auto caller = Admit(*context, call_class, *request, *call);
+  Answer<Response>(method, call,
+                   caller.ok() ? (parts_.registry->*answer)(*request)
+                               : absl::StatusOr<Response>(caller.status()),
+                   response);
   return call;
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::RegisterJob(grpc::CallbackServerContext*,
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* CoordinatorService::AnswerLater(
+    const char* method, CallClass call_class, grpc::CallbackServerContext* context,
+    const Request* request, Response* response,
+    CancelWait (JobRegistry::*start)(const Request&,
+                                     absl::AnyInvocable<void(absl::StatusOr<Response>)>)) {
+  auto* call = new CallReactor(this);
+  const auto caller = Admit(*context, call_class, *request, *call);
+  if (!caller.ok()) {
+    Answer<Response>(method, call, caller.status(), response);
+    return call;
+  }
+  call->set_cancel((parts_.registry->*start)(
+      *request, [this, method, response, call](absl::StatusOr<Response> answer) {
+        Answer<Response>(method, call, std::move(answer), response);
+      }));
+  return call;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::RegisterJob(grpc::CallbackServerContext* context,
                                                           const v1::RegisterJobRequest* request,
                                                           v1::RegisterJobResponse* response) {
-  return AnswerNow("RegisterJob", registry_->RegisterJob(*request), response);
+  auto* call = new CallReactor(this);
+  static constexpr char kMethod[] = "RegisterJob";
+  const auto caller = Admit(*context, CallClass::kTraining, *request, *call);
+  if (!caller.ok()) {
+    Answer<v1::RegisterJobResponse>(kMethod, call, caller.status(), response);
+    return call;
+  }
+  parts_.registry->RegisterJob(
+      *request, [this, response, call](absl::StatusOr<v1::RegisterJobResponse> answer) {
+        Answer(kMethod, call, std::move(answer), response);
+      });
+  return call;
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::JoinJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::JoinJob(grpc::CallbackServerContext* context,
                                                       const v1::JoinJobRequest* request,
                                                       v1::JoinJobResponse* response) {
-  return AnswerLater("JoinJob", response,
-                     [&](JoinDone done) { return registry_->JoinJob(*request, std::move(done)); });
+  return AnswerLater("JoinJob", CallClass::kTraining, context, request, response,
+                     &JobRegistry::JoinJob);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::ExchangeStep(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::ExchangeStep(grpc::CallbackServerContext* context,
                                                            const v1::ExchangeStepRequest* request,
                                                            v1::ExchangeStepResponse* response) {
-  return AnswerLater("ExchangeStep", response, [&](ExchangeDone done) {
-    return registry_->ExchangeStep(*request, std::move(done));
-  });
+  return AnswerLater("ExchangeStep", CallClass::kTraining, context, request, response,
+                     &JobRegistry::ExchangeStep);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::Heartbeat(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::Heartbeat(grpc::CallbackServerContext* context,
                                                         const v1::HeartbeatRequest* request,
                                                         v1::HeartbeatResponse* response) {
-  return AnswerNow("Heartbeat", registry_->Heartbeat(*request), response);
+  return AnswerNow("Heartbeat", CallClass::kLiveness, context, request, response,
+                   &JobRegistry::Heartbeat);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::LeaveJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::LeaveJob(grpc::CallbackServerContext* context,
                                                        const v1::LeaveJobRequest* request,
                                                        v1::LeaveJobResponse* response) {
-  return AnswerNow("LeaveJob", registry_->LeaveJob(*request), response);
+  return AnswerNow("LeaveJob", CallClass::kLiveness, context, request, response,
+                   &JobRegistry::LeaveJob);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::PutCoverage(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::PutCoverage(grpc::CallbackServerContext* context,
                                                           const v1::PutCoverageRequest* request,
                                                           v1::PutCoverageResponse* response) {
-  return AnswerNow("PutCoverage", registry_->PutCoverage(*request), response);
+  return AnswerNow("PutCoverage", CallClass::kOther, context, request, response,
+                   &JobRegistry::PutCoverage);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::ListJobs(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::ListJobs(grpc::CallbackServerContext* context,
                                                        const v1::ListJobsRequest* request,
                                                        v1::ListJobsResponse* response) {
-  return AnswerNow("ListJobs", registry_->ListJobs(*request), response);
+  auto* call = new CallReactor(this);
+  const auto caller = Admit(*context, CallClass::kOther, *request, *call);
+  absl::StatusOr<v1::ListJobsResponse> answer =
+      caller.ok() ? parts_.registry->ListJobs(*request)
+                  : absl::StatusOr<v1::ListJobsResponse>(caller.status());
+  if (caller.ok()) {
+    const security::NamespaceView visible = authorizer_.VisibleNamespaces(*caller);
+    if (answer.ok() && !visible.every) {
+      v1::ListJobsResponse shown = *answer;
+      shown.clear_jobs();
+      for (v1::JobSummary& job : *answer->mutable_jobs()) {
+        if (visible.Contains(job.job().namespace_())) *shown.add_jobs() = std::move(job);
+      }
+      answer = std::move(shown);
+    }
+  }
+  Answer("ListJobs", call, std::move(answer), response);
+  return call;
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::GetJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::GetJob(grpc::CallbackServerContext* context,
                                                      const v1::GetJobRequest* request,
                                                      v1::GetJobResponse* response) {
-  return AnswerNow("GetJob", registry_->GetJob(*request), response);
+  return AnswerNow("GetJob", CallClass::kOther, context, request, response, &JobRegistry::GetJob);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::GetPlan(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::GetPlan(grpc::CallbackServerContext* context,
                                                       const v1::GetPlanRequest* request,
                                                       v1::GetPlanResponse* response) {
-  return AnswerNow("GetPlan", registry_->GetPlan(*request), response);
+  return AnswerNow("GetPlan", CallClass::kOther, context, request, response, &JobRegistry::GetPlan);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::WatchJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::WatchJob(grpc::CallbackServerContext* context,
                                                        const v1::WatchJobRequest* request,
                                                        v1::WatchJobResponse* response) {
-  return AnswerLater("WatchJob", response, [&](WatchDone done) {
-    return registry_->WatchJob(*request, std::move(done));
-  });
+  return AnswerLater("WatchJob", CallClass::kOther, context, request, response,
+                     &JobRegistry::WatchJob);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::PutProfile(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::PutProfile(grpc::CallbackServerContext* context,
                                                          const v1::PutProfileRequest* request,
                                                          v1::PutProfileResponse* response) {
-  return AnswerNow("PutProfile", registry_->PutProfile(*request), response);
+  return AnswerNow("PutProfile", CallClass::kOther, context, request, response,
+                   &JobRegistry::PutProfile);
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::GetProfile(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* CoordinatorService::GetProfile(grpc::CallbackServerContext* context,
                                                          const v1::GetProfileRequest* request,
                                                          v1::GetProfileResponse* response) {
-  return AnswerNow("GetProfile", registry_->GetProfile(*request), response);
+  return AnswerNow("GetProfile", CallClass::kOther, context, request, response,
+                   &JobRegistry::GetProfile);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::EvictNode(grpc::CallbackServerContext* context,
+                                                        const v1::EvictNodeRequest* request,
+                                                        v1::EvictNodeResponse* response) {
+  return AnswerNow("EvictNode", CallClass::kLiveness, context, request, response,
+                   &JobRegistry::EvictNode);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::RemoveJob(grpc::CallbackServerContext* context,
+                                                        const v1::RemoveJobRequest* request,
+                                                        v1::RemoveJobResponse* response) {
+  return AnswerNow("RemoveJob", CallClass::kLiveness, context, request, response,
+                   &JobRegistry::RemoveJob);
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Drain(grpc::CallbackServerContext* context,
+                                                    const v1::DrainRequest* request,
+                                                    v1::DrainResponse* response) {
+  auto* call = new CallReactor(this);
+  const auto caller = Admit(*context, CallClass::kLiveness, *request, *call);
+  absl::StatusOr<v1::DrainResponse> answer = v1::DrainResponse();
+  if (!caller.ok()) {
+    answer = caller.status();
+  } else {
+    for (const v1::JobStatus& job : parts_.registry->Statuses()) {
+      if (job.ranks_size() > 0) answer->set_jobs(answer->jobs() + 1);
+    }
+    parts_.drain(request->reason());
+  }
+  Answer("Drain", call, std::move(answer), response);
+  return call;
+}
+
+grpc::ServerWriteReactor<v1::StateRecord>* CoordinatorService::ExportState(
+    grpc::CallbackServerContext* context, const v1::ExportStateRequest* request) {
+  const auto caller = authorizer_.Authorize(*context, *request);
+  return parts_.state->Export(*request, caller.status());
+}
+
+grpc::ServerReadReactor<v1::ImportStateRequest>* CoordinatorService::ImportState(
+    grpc::CallbackServerContext* context, v1::ImportStateResponse* response) {
+  const auto caller = authorizer_.Authorize(*context, security::Method::kImportState, "");
+  return parts_.state->Import(response, caller.status());
 }
 
 }  // namespace sparsebalance

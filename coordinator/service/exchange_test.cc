@@ -58,7 +58,7 @@ TEST_F(ExchangeTest, AStepIsPlannedOnceWhenEveryNodeHasAsked) {
   EXPECT_EQ(a->plan_digest(), b->plan_digest());
   EXPECT_EQ(a->plan().global_supervised_tokens(), 800u);
   EXPECT_EQ(a->generation(), 1u);
-  EXPECT_EQ(a->leader_epoch(), coordinator_.epoch->current());
+  EXPECT_EQ(a->leader_epoch(), coordinator_.claims->current());
   EXPECT_EQ(coordinator_.Status("job").next_step(), 1u);
 }
 

@@ -1,13 +1,12 @@
 #include "coordinator/service/job.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/status_payload.h"
+#include "coordinator/service/log_fields.h"
 #include "coordinator/service/rank_names.h"
 #include "coordinator/service/request_validation.h"
 #include "sparsebalance/v1/errors.pb.h"
@@ -25,6 +24,8 @@ std::shared_ptr<Job> Job::Create(const JobEnvironment& environment, JobSeed seed
   return std::shared_ptr<Job>(new Job(environment, std::move(seed)));
 }
 
+Job::~Job() { env_.executor->EndFlow(flow_); }
+
 Job::Job(const JobEnvironment& environment, JobSeed seed)
     : env_(environment),
       spec_(std::move(seed.spec)),
@@ -32,13 +33,14 @@ Job::Job(const JobEnvironment& environment, JobSeed seed)
       fingerprint_(SpecFingerprint(spec_)),
       layout_(spec_.parallelism()),
       lease_(OrDefault(spec_.lease_ms(), env_.options->default_lease)),
+      flow_(env_.executor->NewFlow()),
       knowledge_(spec_, std::move(seed.knowledge)),
       members_(id_, layout_.count(), seed.generation, seed.finished,
                {lease_, OrDefault(spec_.startup_grace_ms(), env_.options->default_startup_grace),
-                env_.options->join_presence},
-               env_.epoch),
+                env_.options->join_presence, env_.options->suspect_share},
+               &epoch_),
       barrier_(id_, env_.options->max_open_steps),
-      plans_(env_.options->kept_plans),
+      plans_(env_.options->kept_plans, env_.options->kept_plan_bytes),
       history_(layout_, env_.options->kept_step_reports),
       journal_(std::move(seed.consumed)),
       idle_since_(env_.scheduler->Now()),
@@ -60,6 +62,12 @@ absl::Status Job::CheckJoin(const v1::JoinJobRequest& request) const {
                    "; register the spec first and send the fingerprint of the answer"));
   planner::AttachDetail(status, detail);
   return status;
+}
+
+LogFields Job::Fields(const std::string& node_id) {
+  LogFields fields{id_.ToString(), members_.generation()};
+  fields.node = node_id;
+  return fields;
 }
 
 CancelWait Job::Join(const v1::JoinJobRequest& request, JoinDone done) {
@@ -105,13 +113,20 @@ CancelWait Job::Join(const v1::JoinJobRequest& request, JoinDone done) {
 }
 
 void Job::Apply(Membership::Changes changes, const std::string& caller, Deferred& after) {
+  for (const std::string& node_id : changes.suspected) {
+    LogWarn(Fields(node_id), "suspect: silent for more than {:.0f} % of what it may be",
+            env_.options->suspect_share * 100);
+  }
+  for (const std::string& node_id : changes.recovered) {
+    LogInfo(Fields(node_id), "has called again");
+  }
   for (const std::string& node_id : changes.died) {
-    spdlog::warn("job {}: node {} is dead: silent for longer than its lease of {}", id_.ToString(),
-                 node_id, absl::FormatDuration(lease_));
+    LogWarn(Fields(node_id), "dead: silent for longer than its lease of {}",
+            absl::FormatDuration(lease_));
     after.Add([events = env_.events] { events->NodeDied(); });
   }
   if (changes.ended) {
-    spdlog::info("job {}: {}", id_.ToString(), changes.why);
+    LogInfo(Fields(), "{}", changes.why);
     TellWaiters(barrier_.Clear(), members_.Stale(changes.why, 0), after);
   }
   for (const std::string& node_id : changes.refused) {
@@ -123,15 +138,17 @@ void Job::Apply(Membership::Changes changes, const std::string& caller, Deferred
                               0),
                /*returns=*/false, after);
   }
-  if (changes.ended || !changes.died.empty()) Changed(after);
+  if (changes.ended || !changes.died.empty() || !changes.suspected.empty() ||
+      !changes.recovered.empty()) {
+    Changed(after);
+  }
 }
 
 void Job::TakeUpGeneration(bool kept, Deferred& after) {
   next_step_ = members_.NextStep();
-  spdlog::info("job {}: generation {} {} with {} ranks on {} nodes, next step {}", id_.ToString(),
-               members_.generation(), kept ? "is kept" : "is formed", layout_.count(),
-               members_.NodeCount(), next_step_);
-  if (journal_.CutBack(next_step_)) WriteLocked(CutConsumed{id_, next_step_});
+  LogInfo(Fields(), "{} with {} ranks on {} nodes, next step {}", kept ? "is kept" : "is formed",
+          layout_.count(), members_.NodeCount(), next_step_);
+  if (journal_.CutBack(next_step_)) WriteLocked(CutConsumed{id_, next_step_, epoch_.current()});
   history_.RestartAt(next_step_);
   PutJobLocked();
   std::vector<std::string> waiting;
@@ -147,7 +164,7 @@ void Job::TakeUpGeneration(bool kept, Deferred& after) {
 v1::JoinJobResponse Job::JoinAnswer() {
   v1::JoinJobResponse answer;
   answer.set_generation(members_.generation());
-  answer.set_leader_epoch(env_.epoch->current());
+  answer.set_leader_epoch(epoch_.current());
   members_.FillMembers(*answer.mutable_members());
   answer.set_lease_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(lease_)));
   answer.set_heartbeat_ms(static_cast<uint64_t>(
@@ -195,7 +212,7 @@ absl::StatusOr<v1::HeartbeatResponse> Job::Heartbeat(const v1::HeartbeatRequest&
     return status;
   }
   v1::HeartbeatResponse answer;
-  answer.set_leader_epoch(env_.epoch->current());
+  answer.set_leader_epoch(epoch_.current());
   answer.set_generation(members_.generation());
   answer.set_lease_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(lease_)));
   return answer;
@@ -220,9 +237,8 @@ absl::Status Job::Leave(const v1::LeaveJobRequest& request) {
       !status.ok()) {
     return status;
   }
-  spdlog::info("job {}: node {} left{}{}", id_.ToString(), node_id,
-               request.job_finished() ? ", its steps done" : "",
-               request.reason().empty() ? "" : ": " + request.reason());
+  LogInfo(Fields(node_id), "left{}{}", request.job_finished() ? ", its steps done" : "",
+          request.reason().empty() ? "" : ": " + request.reason());
   if (request.job_finished()) {
     TellWaiters(barrier_.Clear(),
                 members_.Stale(absl::StrCat("job ", id_.ToString(), " is finished: node ", node_id,
@@ -238,6 +254,29 @@ absl::Status Job::Leave(const v1::LeaveJobRequest& request) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<v1::EvictNodeResponse> Job::Evict(const v1::EvictNodeRequest& request) {
+  Deferred after;
+  absl::MutexLock lock(&mutex_);
+  if (!closed_.ok()) return closed_;
+  v1::EvictNodeResponse answer;
+  if (members_.formed()) answer.set_generation(members_.generation());
+  std::vector<uint32_t> ranks;
+  Membership::Changes changes;
+  if (absl::Status status = members_.Evict(request.node_id(), request.reason(), ranks, changes);
+      !status.ok()) {
+    return status;
+  }
+  LogWarn(Fields(request.node_id()), "evicted by an operator, with {}{}", RankNames(ranks),
+          request.reason().empty() ? "" : ": " + request.reason());
+  for (const uint32_t rank : ranks) answer.add_ranks(rank);
+  AnswerJoin(request.node_id(), members_.Stale("the node was evicted by an operator", 0),
+             /*returns=*/false, after);
+  Apply(std::move(changes), request.node_id(), after);
+  if (!members_.HasNodes()) idle_since_ = env_.scheduler->Now();
+  Changed(after);
+  return answer;
+}
+
 absl::StatusOr<v1::PutCoverageResponse> Job::PutCoverage(const v1::PutCoverageRequest& request) {
   if (const auto owned = CallerRanks(request.node()); !owned.ok()) return owned.status();
   if (absl::Status status =
@@ -250,8 +289,8 @@ absl::StatusOr<v1::PutCoverageResponse> Job::PutCoverage(const v1::PutCoverageRe
 
 void Job::OfferProfile(const v1::LatencyProfile& profile) {
   if (!knowledge_.OfferProfile(profile)) return;
-  spdlog::info("job {}: latency profile of {} / {} is used from now on", id_.ToString(),
-               profile.key().device_class(), profile.key().model_class());
+  LogInfo({id_.ToString()}, "latency profile of {} / {} is used from now on",
+          profile.key().device_class(), profile.key().model_class());
   Deferred after;
   absl::MutexLock lock(&mutex_);
   Changed(after);
@@ -260,6 +299,32 @@ void Job::OfferProfile(const v1::LatencyProfile& profile) {
 bool Job::HasNodes() {
   absl::MutexLock lock(&mutex_);
   return members_.HasNodes();
+}
+
+bool Job::finished() {
+  absl::MutexLock lock(&mutex_);
+  return members_.finished();
+}
+
+size_t Job::StateBytes() {
+  const size_t knowledge = knowledge_.bytes();
+  absl::MutexLock lock(&mutex_);
+  return knowledge + journal_.bytes() + plans_.bytes();
+}
+
+void Job::SetMemoryFull(bool full) {
+  if (knowledge_.full() == full) return;
+  knowledge_.SetFull(full);
+  if (full) {
+    LogWarn({id_.ToString()},
+            "namespace {} is at its max-bytes: coverage of further sequences is not remembered",
+            id_.ns);
+  } else {
+    LogInfo({id_.ToString()}, "coverage of further sequences is remembered again");
+  }
+  Deferred after;
+  absl::MutexLock lock(&mutex_);
+  Changed(after);
 }
 
 bool Job::Sweep(absl::Time now, absl::Duration stalled) {
@@ -273,7 +338,9 @@ bool Job::Sweep(absl::Time now, absl::Duration stalled) {
     const bool had_nodes = members_.HasNodes();
     Apply(members_.Expire(now), "", after);
     if (had_nodes) idle_since_ = now;
-    forget = !members_.HasNodes() && now - idle_since_ > env_.options->job_retention;
+    forget = !members_.HasNodes() &&
+             now - idle_since_ > (members_.finished() ? env_.options->finished_retention
+                                                      : env_.options->job_retention);
     if (job_row_stale_) PutJobLocked();
     if (now - knowledge_written_ >= env_.options->knowledge_write_interval) {
       knowledge_written_ = now;
@@ -285,7 +352,7 @@ bool Job::Sweep(absl::Time now, absl::Duration stalled) {
 }
 
 void Job::WriteKnowledge() {
-  for (StoreWrite& write : knowledge_.TakeWrites(id_)) {
+  for (StoreWrite& write : knowledge_.TakeWrites(id_, epoch_.current())) {
     const auto done = [weak = weak_from_this(), events = env_.events](const absl::Status& status) {
       if (status.ok()) return;
       events->StoreWriteFailed();
@@ -299,7 +366,7 @@ void Job::WriteKnowledge() {
 
 void Job::WriteLocked(StoreWrite write) {
   if (absl::Status status = env_.store->Write(std::move(write)); !status.ok()) {
-    spdlog::error("job {}: not stored: {}", id_.ToString(), std::string(status.message()));
+    LogError(Fields(), "not stored: {}", std::string(status.message()));
   }
 }
 
@@ -317,7 +384,7 @@ void Job::PutJobLocked() {
     absl::MutexLock lock(&job->mutex_);
     job->job_row_stale_ = true;
   };
-  const StoreJob write{{id_, spec_, members_.generation(), members_.finished()}};
+  const StoreJob write{{id_, spec_, members_.generation(), members_.finished()}, epoch_.current()};
   job_row_stale_ = !env_.store->Write(write, done).ok();
 }
 

@@ -22,9 +22,10 @@
 #include "absl/time/time.h"
 #include "coordinator/service/consumed_journal.h"
 #include "coordinator/service/deferred.h"
+#include "coordinator/service/job_epoch.h"
 #include "coordinator/service/job_knowledge.h"
 #include "coordinator/service/job_spec.h"
-#include "coordinator/service/leader_epoch.h"
+#include "coordinator/service/log_fields.h"
 #include "coordinator/service/membership.h"
 #include "coordinator/service/plan_executor.h"
 #include "coordinator/service/plan_ring.h"
@@ -33,6 +34,7 @@
 #include "coordinator/service/service_options.h"
 #include "coordinator/service/step_barrier.h"
 #include "coordinator/service/step_history.h"
+#include "coordinator/store/job_claims.h"
 #include "coordinator/store/store_writer.h"
 #include "sparsebalance/v1/coordinator.pb.h"
 
@@ -41,7 +43,7 @@ namespace sparsebalance {
 // What a job needs of the coordinator around it. All outlive the job.
 struct JobEnvironment {
   const ServiceOptions* options;
-  const LeaderEpoch* epoch;
+  JobClaims* claims;
   Scheduler* scheduler;
   PlanExecutor* executor;
   StoreWriter* store;
@@ -64,16 +66,26 @@ using WatchDone = absl::AnyInvocable<void(absl::StatusOr<v1::WatchJobResponse>)>
 class Job : public std::enable_shared_from_this<Job> {
  public:
   static std::shared_ptr<Job> Create(const JobEnvironment& environment, JobSeed seed);
+  ~Job();
+
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   const JobId& id() const { return id_; }
   const v1::JobSpec& spec() const { return spec_; }
   uint64_t fingerprint() const { return fingerprint_; }
+  uint32_t rank_count() const { return layout_.count(); }
+
+  // The epoch under which the process holds the job, as the registry last found it.
+  void RaiseEpoch(uint64_t epoch) { epoch_.RaiseTo(epoch); }
+  uint64_t epoch() const { return epoch_.current(); }
 
   // The RPCs of the same names; codes as in coordinator.proto.
   CancelWait Join(const v1::JoinJobRequest& request, JoinDone done);
   CancelWait ExchangeStep(const v1::ExchangeStepRequest& request, ExchangeDone done);
   absl::StatusOr<v1::HeartbeatResponse> Heartbeat(const v1::HeartbeatRequest& request);
   absl::Status Leave(const v1::LeaveJobRequest& request);
+  absl::StatusOr<v1::EvictNodeResponse> Evict(const v1::EvictNodeRequest& request);
   absl::StatusOr<v1::PutCoverageResponse> PutCoverage(const v1::PutCoverageRequest& request);
   absl::StatusOr<v1::GetPlanResponse> GetPlan(uint64_t step, bool explain);
   CancelWait Watch(uint64_t after_revision, absl::Duration wait, WatchDone done);
@@ -81,6 +93,12 @@ class Job : public std::enable_shared_from_this<Job> {
   v1::JobStatus Status();
   v1::JobSummary Summary();
   bool HasNodes();
+  bool finished();
+
+  // Memory that is held for what is remembered: coverage, journal and plans.
+  size_t StateBytes();
+  // The namespace may remember no more, or may again.
+  void SetMemoryFull(bool full);
 
   // A profile of this job's key has come. Taken up by a job that has no telemetry yet.
   void OfferProfile(const v1::LatencyProfile& profile);
@@ -114,6 +132,9 @@ class Job : public std::enable_shared_from_this<Job> {
   };
 
   Job(const JobEnvironment& environment, JobSeed seed);
+
+  // What a line of the log is about.
+  LogFields Fields(const std::string& node_id = "") ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Membership (job.cc) ---
   absl::Status CheckJoin(const v1::JoinJobRequest& request) const;
@@ -166,6 +187,8 @@ class Job : public std::enable_shared_from_this<Job> {
   const uint64_t fingerprint_;
   const RankLayout layout_;
   const absl::Duration lease_;
+  const PlanExecutor::FlowId flow_;
+  JobEpoch epoch_;
   JobKnowledge knowledge_;  // has a lock of its own, taken after mutex_
 
   absl::Mutex mutex_;

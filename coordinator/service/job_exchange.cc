@@ -1,7 +1,5 @@
 // ExchangeStep: reports in, plans out.
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -13,8 +11,10 @@
 #include "coordinator/planner/status_payload.h"
 #include "coordinator/planner/validation.h"
 #include "coordinator/service/job.h"
+#include "coordinator/service/log_fields.h"
 #include "coordinator/service/rank_names.h"
 #include "coordinator/service/request_validation.h"
+#include "coordinator/service/retry_later.h"
 #include "google/protobuf/arena.h"
 #include "sparsebalance/v1/errors.pb.h"
 
@@ -32,14 +32,6 @@ absl::Status WithJob(absl::Status status, const JobId& id, uint64_t step) {
     detail->set_step(step);
     planner::AttachDetail(status, *detail);
   }
-  return status;
-}
-
-absl::Status RetryLater(const std::string& message, absl::Duration after) {
-  v1::RetryLater detail;
-  detail.set_retry_after_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(after)));
-  absl::Status status = absl::ResourceExhaustedError(message);
-  planner::AttachDetail(status, detail);
   return status;
 }
 
@@ -113,9 +105,9 @@ void Job::Journal(const v1::ConsumedBatch& batch) {
   const std::optional<uint64_t> write_id = journal_.Add(batch);
   if (!write_id) return;
   if (journal_.consumed_twice() > twice_before) {
-    spdlog::warn("job {}: step {} consumed {} sequences that epoch {} had consumed before",
-                 id_.ToString(), batch.step(), journal_.consumed_twice() - twice_before,
-                 batch.epoch());
+    LogWarn({id_.ToString(), members_.generation(), batch.step()},
+            "consumed {} sequences that epoch {} had consumed before",
+            journal_.consumed_twice() - twice_before, batch.epoch());
   }
   const auto done = [weak = weak_from_this(), events = env_.events, step = batch.step(),
                      id = *write_id](const absl::Status& status) {
@@ -125,11 +117,11 @@ void Job::Journal(const v1::ConsumedBatch& batch) {
     absl::MutexLock lock(&job->mutex_);
     job->journal_.Written(step, id, status.ok());
   };
-  if (!env_.store->Write(StoreConsumed{id_, batch}, done).ok()) {
+  if (!env_.store->Write(StoreConsumed{id_, batch, epoch_.current()}, done).ok()) {
     journal_.Written(batch.step(), *write_id, false);
   }
   if (const std::optional<uint64_t> first_kept = journal_.Prune()) {
-    WriteLocked(PruneConsumed{id_, *first_kept});
+    WriteLocked(PruneConsumed{id_, *first_kept, epoch_.current()});
   }
 }
 
@@ -157,7 +149,7 @@ CancelWait Job::ExchangeStep(const v1::ExchangeStepRequest& request, ExchangeDon
 
 v1::ExchangeStepResponse Job::ReportAnswer() {
   v1::ExchangeStepResponse answer;
-  answer.set_leader_epoch(env_.epoch->current());
+  answer.set_leader_epoch(epoch_.current());
   answer.set_generation(members_.generation());
   answer.set_consumed_through_step(journal_.stored_through_step());
   answer.set_consumed_count(journal_.stored_count());
@@ -226,7 +218,7 @@ CancelWait Job::Ask(const v1::ExchangeStepRequest& request, const std::set<uint3
   }
   if (!status.ok()) {
     if (planner::GetDetail<v1::BatchMismatch>(status)) {
-      spdlog::warn("{}", std::string(status.message()));
+      LogWarn({id_.ToString(), members_.generation(), step}, "{}", std::string(status.message()));
       after.Add([events = env_.events] { events->BatchMismatched(); });
     }
     TellWaiters(std::move(arrival.told), status, after);
@@ -262,14 +254,15 @@ CancelWait Job::Ask(const v1::ExchangeStepRequest& request, const std::set<uint3
 
 void Job::SubmitPlan(uint64_t step, uint64_t serial) {
   if (env_.executor->TrySubmit(
-          [self = shared_from_this(), step, serial] { self->MakePlan(step, serial); })) {
+          flow_, [self = shared_from_this(), step, serial] { self->MakePlan(step, serial); })) {
     return;
   }
   env_.events->PlanPostponed();
   Deferred after;
   absl::MutexLock lock(&mutex_);
   TellWaiters(barrier_.Postpone(step, serial),
-              RetryLater(absl::StrCat("too many plans are being made; step ", step, " of job ",
+              RetryLater(absl::StatusCode::kResourceExhausted,
+                         absl::StrCat("too many plans are being made; step ", step, " of job ",
                                       id_.ToString(), " is planned when asked for again"),
                          env_.options->overload_retry),
               after);
@@ -290,8 +283,7 @@ void Job::MakePlan(uint64_t step, uint64_t serial) {
   const absl::Status made = planner::MakePlan(planned->request, planned->plan);
   if (!made.ok()) {
     const absl::Status status = WithJob(made, id_, step);
-    spdlog::warn("job {}: step {} cannot be planned: {}", id_.ToString(), step,
-                 std::string(status.message()));
+    LogWarn({id_.ToString(), 0, step}, "cannot be planned: {}", std::string(status.message()));
     env_.events->PlanFailed();
     Deferred after;
     absl::MutexLock lock(&mutex_);
@@ -299,6 +291,13 @@ void Job::MakePlan(uint64_t step, uint64_t serial) {
     return;
   }
   planned->plan_digest = planner::Digest(planned->plan);
+  if (const auto held = env_.claims->Held(id_); !held.ok()) {
+    // The claim ended while the plan was made: another replica may have planned the step by now.
+    Deferred after;
+    absl::MutexLock lock(&mutex_);
+    TellWaiters(barrier_.Postpone(step, serial), held.status(), after);
+    return;
+  }
   env_.events->PlanMade(planned->plan.policy(), env_.scheduler->Now() - begin);
 
   std::optional<std::vector<StepWaiter>> waiters;

@@ -1,9 +1,9 @@
 #include "coordinator/service/job_knowledge.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "coordinator/service/log_fields.h"
 
 namespace sparsebalance {
 namespace {
@@ -41,15 +41,16 @@ JobKnowledge::JobKnowledge(const v1::JobSpec& spec, KnowledgeSeed seed)
   }
   if (!seed.latency_state.empty()) {
     if (absl::Status status = latency_.Restore(seed.latency_state); !status.ok()) {
-      spdlog::warn("job {}/{}: learned latency is not taken up, it is learned again: {}",
-                   spec_.job().namespace_(), spec_.job().name(), std::string(status.message()));
+      LogWarn({JobId::From(spec_.job()).ToString()},
+              "learned latency is not taken up, it is learned again: {}",
+              std::string(status.message()));
     }
   }
   for (const CoverageChunk& chunk : seed.coverage) {
     if (absl::Status status = coverage_.RestoreChunk(chunk.bytes); !status.ok()) {
-      spdlog::warn(
-          "job {}/{}: chunk {} of coverage memory is not taken up, it is measured again: {}",
-          spec_.job().namespace_(), spec_.job().name(), chunk.index, std::string(status.message()));
+      LogWarn({JobId::From(spec_.job()).ToString()},
+              "chunk {} of coverage memory is not taken up, it is measured again: {}", chunk.index,
+              std::string(status.message()));
     }
   }
 }
@@ -70,6 +71,7 @@ void JobKnowledge::Observe(absl::Span<const v1::RankTelemetry* const> reports) {
 void JobKnowledge::ObserveCoverage(const v1::RankTelemetry& report,
                                    const v1::SequenceTelemetry& sequence) {
   const uint64_t id = sequence.sequence_id();
+  if (full_ && !coverage_.Contains(id, sequence.tokens())) return;
   absl::Status status;
   if (!sequence.coverage().budget_blocks().empty()) {
     status = coverage_.Observe(id, sequence.tokens(), sequence.coverage());
@@ -81,9 +83,9 @@ void JobKnowledge::ObserveCoverage(const v1::RankTelemetry& report,
     }
   }
   if (!status.ok()) {
-    spdlog::warn("job {}/{}: rank {}, step {}: coverage of sequence {} is not taken: {}",
-                 spec_.job().namespace_(), spec_.job().name(), report.rank(), report.step(), id,
-                 std::string(status.message()));
+    LogWarn({JobId::From(spec_.job()).ToString(), 0, report.step()},
+            "coverage of sequence {} from rank {} is not taken: {}", id, report.rank(),
+            std::string(status.message()));
   }
 }
 
@@ -128,6 +130,7 @@ absl::StatusOr<v1::PutCoverageResponse> JobKnowledge::PutCoverage(
     const google::protobuf::RepeatedPtrField<v1::SequenceCoverage>& entries) {
   v1::PutCoverageResponse answer;
   absl::MutexLock lock(&mutex_);
+  if (full_) return answer;
   for (const v1::SequenceCoverage& entry : entries) {
     const absl::StatusOr<bool> taken =
         coverage_.PutIfAbsent(entry.sequence_id(), entry.tokens(), entry.coverage());
@@ -149,21 +152,39 @@ bool JobKnowledge::OfferProfile(const v1::LatencyProfile& profile) {
   return true;
 }
 
+void JobKnowledge::SetFull(bool full) {
+  absl::MutexLock lock(&mutex_);
+  full_ = full;
+}
+
+bool JobKnowledge::full() const {
+  absl::MutexLock lock(&mutex_);
+  return full_;
+}
+
+size_t JobKnowledge::bytes() const {
+  absl::MutexLock lock(&mutex_);
+  size_t sequences = coverage_.size();
+  for (const planner::CoverageMemory& layer : layer_coverage_) sequences += layer.size();
+  return sequences * planner::CoverageMemory::kBytesPerSequence;
+}
+
 void JobKnowledge::FillStatus(v1::JobStatus& status) const {
   absl::MutexLock lock(&mutex_);
   *status.mutable_latency() = latency_.model();
   status.set_latency_source(latency_.source());
   status.set_remembered_sequences(coverage_.size());
+  status.set_memory_full(full_);
   for (v1::RankStatus& rank : *status.mutable_ranks()) {
     rank.set_time_factor(latency_.time_factor(rank.rank()));
   }
 }
 
-std::vector<StoreWrite> JobKnowledge::TakeWrites(const JobId& id) {
+std::vector<StoreWrite> JobKnowledge::TakeWrites(const JobId& id, uint64_t epoch) {
   std::vector<StoreWrite> writes;
   absl::MutexLock lock(&mutex_);
   if (latency_changed_ || write_everything_) {
-    writes.push_back(StoreLatencyState{id, latency_.Serialize()});
+    writes.push_back(StoreLatencyState{id, latency_.Serialize(), epoch});
   }
   std::vector<size_t> chunks = coverage_.TakeChangedChunks();
   if (write_everything_) {
@@ -172,7 +193,7 @@ std::vector<StoreWrite> JobKnowledge::TakeWrites(const JobId& id) {
   }
   // One chunk a write: a transaction then stays small however much was learned.
   for (const size_t index : chunks) {
-    writes.push_back(StoreCoverage{id, {{index, coverage_.Chunk(index)}}});
+    writes.push_back(StoreCoverage{id, {{index, coverage_.Chunk(index)}}, epoch});
   }
   latency_changed_ = false;
   write_everything_ = false;

@@ -42,7 +42,7 @@ class JobKnowledge {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Knowledge that is here already wins. INVALID_ARGUMENT where a curve does not fit its sequence;
-  // entries before it have been taken.
+  // entries before it have been taken. Of a memory that is full nothing is taken: ask full() first.
   absl::StatusOr<v1::PutCoverageResponse> PutCoverage(
       const google::protobuf::RepeatedPtrField<v1::SequenceCoverage>& entries)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -51,11 +51,17 @@ class JobKnowledge {
   // it did.
   bool OfferProfile(const v1::LatencyProfile& profile) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // A full memory goes on to learn about the sequences it knows, and takes no others.
+  void SetFull(bool full) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool full() const ABSL_LOCKS_EXCLUDED(mutex_);
+  size_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_);  // of memory, estimated
+
   // The knowledge's part of a job's status.
   void FillStatus(v1::JobStatus& status) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What has changed since the last call; MarkUnwritten where one of those writes failed.
-  std::vector<StoreWrite> TakeWrites(const JobId& id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What has changed since the last call, as writes under a leader epoch; MarkUnwritten where one
+  // of them failed.
+  std::vector<StoreWrite> TakeWrites(const JobId& id, uint64_t epoch) ABSL_LOCKS_EXCLUDED(mutex_);
   void MarkUnwritten() ABSL_LOCKS_EXCLUDED(mutex_);
 
   KnowledgeSeed Export() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -77,6 +83,7 @@ class JobKnowledge {
   // By layer, of jobs that deal budgets over layers; else empty. Not stored: after a restart
   // budgets are the same in all layers until curves have been measured again.
   std::vector<planner::CoverageMemory> layer_coverage_ ABSL_GUARDED_BY(mutex_);
+  bool full_ ABSL_GUARDED_BY(mutex_) = false;
   bool latency_changed_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_everything_ ABSL_GUARDED_BY(mutex_) = false;
 };

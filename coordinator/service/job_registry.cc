@@ -1,14 +1,14 @@
 #include "coordinator/service/job_registry.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/status_payload.h"
 #include "coordinator/service/job_spec.h"
+#include "coordinator/service/log_fields.h"
 #include "coordinator/service/request_validation.h"
+#include "coordinator/service/retry_later.h"
 #include "sparsebalance/v1/errors.pb.h"
 
 namespace sparsebalance {
@@ -49,12 +49,40 @@ JobSeed CarryOver(JobSeed seed, const v1::JobSpec& spec) {
   return seed;
 }
 
+// Answers a registration once, also where the work that would have done so is dropped.
+class PendingRegistration {
+ public:
+  explicit PendingRegistration(RegisterDone done, absl::Duration retry)
+      : done_(std::move(done)), retry_(retry) {}
+  ~PendingRegistration() {
+    if (done_) {
+      done_(RetryLater(absl::StatusCode::kUnavailable,
+                       "the coordinator cannot take the job up now; call again", retry_));
+    }
+  }
+
+  PendingRegistration(const PendingRegistration&) = delete;
+  PendingRegistration& operator=(const PendingRegistration&) = delete;
+
+  void Answer(absl::StatusOr<v1::RegisterJobResponse> answer) {
+    std::exchange(done_, nullptr)(std::move(answer));
+  }
+
+ private:
+  RegisterDone done_;
+  const absl::Duration retry_;
+};
+
+NamespaceUsage UsageOfSpec(const v1::JobSpec& spec) {
+  return {1, RankLayout(spec.parallelism()).count(), spec.global_batch_size(), 0};
+}
+
 }  // namespace
 
 JobRegistry::JobRegistry(Parts parts)
     : parts_(std::move(parts)),
-      environment_{parts_.options,  parts_.epoch,  parts_.scheduler,
-                   parts_.executor, parts_.writer, parts_.events},
+      environment_{parts_.options, parts_.claims, parts_.scheduler,
+                   parts_.planner, parts_.writer, parts_.events},
       gate_(std::make_shared<SweepGate>()) {
   absl::MutexLock lock(&gate_->mutex);
   gate_->registry = this;
@@ -62,41 +90,61 @@ JobRegistry::JobRegistry(Parts parts)
 
 absl::StatusOr<std::unique_ptr<JobRegistry>> JobRegistry::Open(Parts parts) {
   std::unique_ptr<JobRegistry> registry(new JobRegistry(std::move(parts)));
-  if (absl::Status status = registry->Load(); !status.ok()) return status;
+  if (!registry->parts_.claims->shared()) {
+    if (absl::Status status = registry->LoadAll(); !status.ok()) return status;
+  }
   absl::MutexLock lock(&registry->mutex_);
   registry->last_sweep_ = registry->parts_.scheduler->Now();
+  registry->last_look_ = absl::InfinitePast();
   registry->ScheduleSweep();
   return registry;
 }
 
 JobRegistry::~JobRegistry() { Shutdown(); }
 
-absl::Status JobRegistry::Load() {
-  absl::MutexLock lock(&mutex_);
+absl::Status JobRegistry::LoadAll() {
   auto profiles = parts_.store->LoadProfiles();
   if (!profiles.ok()) return profiles.status();
-  for (v1::LatencyProfile& profile : *profiles) {
-    const v1::ProfileKey& key = profile.key();
-    profiles_[{key.namespace_(), key.device_class(), key.model_class()}] = std::move(profile);
+  {
+    absl::MutexLock lock(&mutex_);
+    SetProfiles(*std::move(profiles));
   }
   auto stored = parts_.store->LoadJobs();
   if (!stored.ok()) return stored.status();
   for (StoredJob& row : *stored) {
-    auto consumed = parts_.store->LoadConsumed(row.id);
-    if (!consumed.ok()) return consumed.status();
-    auto latency = parts_.store->LoadLatencyState(row.id);
-    if (!latency.ok()) return latency.status();
-    auto coverage = parts_.store->LoadCoverage(row.id);
-    if (!coverage.ok()) return coverage.status();
-    JobSeed seed;
-    seed.spec = std::move(row.spec);
-    seed.generation = row.generation;
-    seed.finished = row.finished;
-    seed.consumed = *std::move(consumed);
-    seed.knowledge = {ProfileFor(seed.spec), *std::move(latency), *std::move(coverage)};
-    jobs_[row.id] = Job::Create(environment_, std::move(seed));
+    const JobId id = row.id;
+    auto job = LoadJob(std::move(row));
+    if (!job.ok()) return job.status();
+    absl::MutexLock lock(&mutex_);
+    jobs_[id] = *std::move(job);
   }
   return absl::OkStatus();
+}
+
+void JobRegistry::SetProfiles(std::vector<v1::LatencyProfile> profiles) {
+  for (v1::LatencyProfile& profile : profiles) {
+    const v1::ProfileKey& key = profile.key();
+    profiles_[{key.namespace_(), key.device_class(), key.model_class()}] = std::move(profile);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Job>> JobRegistry::LoadJob(StoredJob row) {
+  auto consumed = parts_.store->LoadConsumed(row.id);
+  if (!consumed.ok()) return consumed.status();
+  auto latency = parts_.store->LoadLatencyState(row.id);
+  if (!latency.ok()) return latency.status();
+  auto coverage = parts_.store->LoadCoverage(row.id);
+  if (!coverage.ok()) return coverage.status();
+  JobSeed seed;
+  seed.spec = std::move(row.spec);
+  seed.generation = row.generation;
+  seed.finished = row.finished;
+  seed.consumed = *std::move(consumed);
+  absl::MutexLock lock(&mutex_);
+  seed.knowledge = {ProfileFor(seed.spec), *std::move(latency), *std::move(coverage)};
+  std::shared_ptr<Job> job = Job::Create(environment_, std::move(seed));
+  if (const auto epoch = parts_.claims->Held(row.id); epoch.ok()) job->RaiseEpoch(*epoch);
+  return job;
 }
 
 std::optional<v1::LatencyProfile> JobRegistry::ProfileFor(const v1::JobSpec& spec) {
@@ -105,23 +153,160 @@ std::optional<v1::LatencyProfile> JobRegistry::ProfileFor(const v1::JobSpec& spe
   return profile == profiles_.end() ? std::nullopt : std::optional(profile->second);
 }
 
-absl::StatusOr<v1::RegisterJobResponse> JobRegistry::RegisterJob(
+bool JobRegistry::HeldAndLoaded(const JobId& id, uint64_t known) {
+  const auto epoch = parts_.claims->Held(id);
+  if (!epoch.ok() || *epoch < known) return false;
+  if (!parts_.claims->shared()) return true;
+  absl::MutexLock lock(&mutex_);
+  const auto loaded = loaded_.find(id);
+  return loaded != loaded_.end() && loaded->second == *epoch;
+}
+
+absl::Status JobRegistry::Claim(const JobId& id, uint64_t known) {
+  const auto epoch = parts_.claims->Claim(id, known);
+  if (!epoch.ok()) return epoch.status();
+  if (!parts_.claims->shared()) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto loaded = loaded_.find(id);
+    if (loaded != loaded_.end() && loaded->second == *epoch) return absl::OkStatus();
+  }
+  // What this process wrote about the job itself, a removal above all, comes first.
+  parts_.writer->Flush().IgnoreError();  // noted by the writer
+  auto profiles = parts_.store->LoadProfiles();
+  if (!profiles.ok()) return profiles.status();
+  {
+    absl::MutexLock lock(&mutex_);
+    SetProfiles(*std::move(profiles));
+  }
+  auto row = parts_.store->LoadJob(id);
+  if (!row.ok()) return row.status();
+  std::shared_ptr<Job> job;
+  if (row->has_value()) {
+    auto made = LoadJob(**std::move(row));
+    if (!made.ok()) return made.status();
+    job = *std::move(made);
+  }
+  std::shared_ptr<Job> outdated;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!closed_.ok()) return closed_;
+    // Another thread may have been faster, or the claim may be lost again.
+    const auto held = parts_.claims->Held(id);
+    if (!held.ok()) return held.status();
+    if (*held != *epoch) return NotHeldByAnyone(id);
+    const auto loaded = loaded_.find(id);
+    if (loaded != loaded_.end() && loaded->second == *epoch) return absl::OkStatus();
+    if (const auto known_job = jobs_.find(id); known_job != jobs_.end()) {
+      outdated = std::move(known_job->second);
+      jobs_.erase(known_job);
+    }
+    if (job != nullptr) jobs_[id] = job;
+    loaded_[id] = *epoch;
+  }
+  if (outdated != nullptr) outdated->Close(NotHeldByAnyone(id));
+  LogInfo({id.ToString()}, "answered for by this replica, leader epoch {}", *epoch);
+  return absl::OkStatus();
+}
+
+void JobRegistry::Lost(const JobId& id, uint64_t epoch) {
+  std::shared_ptr<Job> job;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto loaded = loaded_.find(id);
+    if (loaded == loaded_.end() || loaded->second != epoch) return;  // taken up anew since
+    loaded_.erase(loaded);
+    const auto entry = jobs_.find(id);
+    if (entry == jobs_.end()) return;
+    job = std::move(entry->second);
+    jobs_.erase(entry);
+  }
+  const auto held = parts_.claims->Held(id);
+  job->Close(held.ok() ? NotHeldByAnyone(id) : held.status());
+  LogWarn({id.ToString()}, "no longer answered for by this replica");
+}
+
+JobClaims::Lost JobRegistry::LostHandler() {
+  return [gate = gate_](const JobId& id, uint64_t epoch) {
+    absl::MutexLock lock(&gate->mutex);
+    if (gate->registry != nullptr) gate->registry->Lost(id, epoch);
+  };
+}
+
+bool JobRegistry::RunInBackground(PlanExecutor::Task work) {
+  // A flow of its own: what waits for the store holds up nothing else that does.
+  const PlanExecutor::FlowId flow = parts_.background->NewFlow();
+  const bool taken = parts_.background->TrySubmit(flow, std::move(work));
+  parts_.background->EndFlow(flow);
+  return taken;
+}
+
+void JobRegistry::RegisterJob(const v1::RegisterJobRequest& request, RegisterDone done) {
+  absl::Status status = ValidateSpec(request.spec(), *parts_.options);
+  if (status.ok()) status = CheckKnownEpoch(request.known_leader_epoch());
+  if (!status.ok()) {
+    done(status);
+    return;
+  }
+  const JobId id = JobId::From(request.spec().job());
+  const uint64_t known = request.known_leader_epoch();
+  if (HeldAndLoaded(id, known)) {
+    done(RegisterHeld(request));
+    return;
+  }
+  auto pending =
+      std::make_shared<PendingRegistration>(std::move(done), parts_.options->overload_retry);
+  auto work = [this, pending, request, id, known] {
+    const absl::Status claimed = Claim(id, known);
+    pending->Answer(claimed.ok() ? RegisterHeld(request) : claimed);
+  };
+  if (parts_.claims->shared()) {
+    // Where there is no room, the last owner of `pending` answers.
+    RunInBackground(std::move(work));
+  } else {
+    work();
+  }
+}
+
+NamespaceUsage JobRegistry::UsageOf(const std::string& ns, const Job* without) {
+  NamespaceUsage usage;
+  for (auto entry = jobs_.lower_bound({ns, ""}); entry != jobs_.end() && entry->first.ns == ns;
+       ++entry) {
+    Job& job = *entry->second;
+    if (&job == without || job.finished()) continue;
+    const NamespaceUsage own = UsageOfSpec(job.spec());
+    usage.jobs += own.jobs;
+    usage.ranks += own.ranks;
+    usage.sequences += own.sequences;
+  }
+  const auto bytes = bytes_.find(ns);
+  if (bytes != bytes_.end()) usage.bytes = bytes->second;
+  return usage;
+}
+
+absl::StatusOr<v1::RegisterJobResponse> JobRegistry::RegisterHeld(
     const v1::RegisterJobRequest& request) {
-  if (absl::Status status = ValidateSpec(request.spec(), *parts_.options); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = parts_.epoch->Observe(request.known_leader_epoch()); !status.ok()) {
-    return status;
-  }
   const v1::JobSpec spec = NormalizedSpec(request.spec());
   const JobId id = JobId::From(spec.job());
   v1::RegisterJobResponse answer;
   absl::MutexLock lock(&mutex_);
   if (!closed_.ok()) return closed_;
-  std::shared_ptr<Job>& job = jobs_[id];
+  const auto epoch = parts_.claims->Held(id);
+  if (!epoch.ok()) return epoch.status();
+  const auto known = jobs_.find(id);
+  std::shared_ptr<Job> job = known == jobs_.end() ? nullptr : known->second;
+  const bool same = job != nullptr && job->fingerprint() == SpecFingerprint(spec);
+  if (!same || job->finished()) {
+    // What the job has already does not count twice; one that was finished counts again.
+    NamespaceUsage more = UsageOfSpec(spec);
+    if (absl::Status status =
+            CheckQuota(id.ns, parts_.quotas->For(id.ns), UsageOf(id.ns, job.get()), more);
+        !status.ok()) {
+      return status;
+    }
+  }
   if (job == nullptr) {
-    if (jobs_.size() > parts_.options->max_jobs) {
-      jobs_.erase(id);
+    if (jobs_.size() >= parts_.options->max_jobs) {
       return absl::ResourceExhaustedError(
           absl::StrCat("this coordinator has ", parts_.options->max_jobs,
                        " jobs, its limit; raise --max-jobs or use another coordinator"));
@@ -130,116 +315,60 @@ absl::StatusOr<v1::RegisterJobResponse> JobRegistry::RegisterJob(
     seed.spec = spec;
     seed.knowledge.profile = ProfileFor(spec);
     job = Job::Create(environment_, std::move(seed));
+    job->RaiseEpoch(*epoch);
     job->WriteJob();
+    jobs_[id] = job;
     answer.set_created(true);
-    spdlog::info("job {}: registered, {} ranks, policy {}", id.ToString(),
-                 RankLayout(spec.parallelism()).count(),
-                 spec.plan().policy().empty() ? "sparsebalance" : spec.plan().policy());
-  } else if (job->fingerprint() != SpecFingerprint(spec)) {
+    LogInfo({id.ToString()}, "registered, {} ranks, policy {}", job->rank_count(),
+            spec.plan().policy().empty() ? "sparsebalance" : spec.plan().policy());
+  } else if (!same) {
     if (job->HasNodes()) return SpecConflict(*job, spec);
     auto replaced = Replace(job, spec);
     if (!replaced.ok()) return replaced.status();
     job = *std::move(replaced);
+    jobs_[id] = job;
     answer.set_created(true);
   }
+  job->RaiseEpoch(*epoch);
   answer.set_spec_fingerprint(job->fingerprint());
-  answer.set_leader_epoch(parts_.epoch->current());
+  answer.set_leader_epoch(*epoch);
   answer.set_server_version(parts_.version);
   return answer;
 }
 
 absl::StatusOr<std::shared_ptr<Job>> JobRegistry::Replace(const std::shared_ptr<Job>& job,
                                                           const v1::JobSpec& spec) {
-  spdlog::info("job {}: another spec takes the place of the old one; it differs in {}",
-               job->id().ToString(), absl::StrJoin(DifferingFields(job->spec(), spec), ", "));
+  LogInfo({job->id().ToString()}, "another spec takes the place of the old one; it differs in {}",
+          absl::StrJoin(DifferingFields(job->spec(), spec), ", "));
   job->Close(absl::AbortedError(
       absl::StrCat("job ", job->id().ToString(), " was registered with another spec")));
   const JobSeed old = job->Export();
   JobSeed seed = CarryOver(old, spec);
   seed.knowledge.profile = ProfileFor(spec);
-  // Nothing of the old job may come back after a restart that the new one does not have.
-  std::vector<StoreWrite> writes;
-  writes.push_back(RemoveJob{job->id()});
-  writes.push_back(StoreJob{{job->id(), spec, seed.generation, /*finished=*/false}});
-  for (const v1::ConsumedBatch& batch : seed.consumed) {
-    writes.push_back(StoreConsumed{job->id(), batch});
-  }
-  if (!seed.knowledge.latency_state.empty()) {
-    writes.push_back(StoreLatencyState{job->id(), seed.knowledge.latency_state});
-  }
-  for (const CoverageChunk& chunk : seed.knowledge.coverage) {
-    writes.push_back(StoreCoverage{job->id(), {chunk}});
-  }
-  for (StoreWrite& write : writes) {
-    if (absl::Status status = parts_.writer->Write(std::move(write)); !status.ok()) {
-      spdlog::error("job {}: not stored: {}", job->id().ToString(), std::string(status.message()));
-      parts_.events->StoreWriteFailed();
-    }
-  }
+  WriteSeed(job->id(), seed, job->epoch());
   return Job::Create(environment_, std::move(seed));
 }
 
-absl::StatusOr<std::shared_ptr<Job>> JobRegistry::Find(const v1::JobKey& key) {
-  if (absl::Status status = ValidateJobKey(key, "job"); !status.ok()) return status;
-  const JobId id = JobId::From(key);
-  absl::MutexLock lock(&mutex_);
-  if (!closed_.ok()) return closed_;
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("job ", id.ToString(), " is not known to this coordinator; register it"));
+void JobRegistry::WriteSeed(const JobId& id, const JobSeed& seed, uint64_t epoch) {
+  // Nothing of the old job may come back after a restart that the new one does not have.
+  std::vector<StoreWrite> writes;
+  writes.push_back(sparsebalance::RemoveJob{id, epoch});
+  writes.push_back(StoreJob{{id, seed.spec, seed.generation, seed.finished}, epoch});
+  for (const v1::ConsumedBatch& batch : seed.consumed) {
+    writes.push_back(StoreConsumed{id, batch, epoch});
   }
-  return job->second;
-}
-
-absl::StatusOr<std::shared_ptr<Job>> JobRegistry::FindFor(const v1::NodeKey& node) {
-  if (absl::Status status = ValidateNodeKey(node); !status.ok()) return status;
-  if (absl::Status status = parts_.epoch->Observe(node.known_leader_epoch()); !status.ok()) {
-    return status;
+  if (!seed.knowledge.latency_state.empty()) {
+    writes.push_back(StoreLatencyState{id, seed.knowledge.latency_state, epoch});
   }
-  return Find(node.job());
-}
-
-CancelWait JobRegistry::JoinJob(const v1::JoinJobRequest& request, JoinDone done) {
-  if (absl::Status status = parts_.epoch->Observe(request.known_leader_epoch()); !status.ok()) {
-    done(status);
-    return [] {};
+  for (const CoverageChunk& chunk : seed.knowledge.coverage) {
+    writes.push_back(StoreCoverage{id, {chunk}, epoch});
   }
-  const auto job = Find(request.job());
-  if (!job.ok()) {
-    done(job.status());
-    return [] {};
+  for (StoreWrite& write : writes) {
+    if (absl::Status status = parts_.writer->Write(std::move(write)); !status.ok()) {
+      LogError({id.ToString()}, "not stored: {}", std::string(status.message()));
+      parts_.events->StoreWriteFailed();
+    }
   }
-  return (*job)->Join(request, std::move(done));
-}
-
-CancelWait JobRegistry::ExchangeStep(const v1::ExchangeStepRequest& request, ExchangeDone done) {
-  const auto job = FindFor(request.node());
-  if (!job.ok()) {
-    done(job.status());
-    return [] {};
-  }
-  return (*job)->ExchangeStep(request, std::move(done));
-}
-
-absl::StatusOr<v1::HeartbeatResponse> JobRegistry::Heartbeat(const v1::HeartbeatRequest& request) {
-  const auto job = FindFor(request.node());
-  if (!job.ok()) return job.status();
-  return (*job)->Heartbeat(request);
-}
-
-absl::StatusOr<v1::LeaveJobResponse> JobRegistry::LeaveJob(const v1::LeaveJobRequest& request) {
-  const auto job = FindFor(request.node());
-  if (!job.ok()) return job.status();
-  if (absl::Status status = (*job)->Leave(request); !status.ok()) return status;
-  return v1::LeaveJobResponse();
-}
-
-absl::StatusOr<v1::PutCoverageResponse> JobRegistry::PutCoverage(
-    const v1::PutCoverageRequest& request) {
-  const auto job = FindFor(request.node());
-  if (!job.ok()) return job.status();
-  return (*job)->PutCoverage(request);
 }
 
 std::vector<std::shared_ptr<Job>> JobRegistry::Jobs() {
@@ -250,135 +379,44 @@ std::vector<std::shared_ptr<Job>> JobRegistry::Jobs() {
   return jobs;
 }
 
-absl::StatusOr<v1::ListJobsResponse> JobRegistry::ListJobs(const v1::ListJobsRequest& request) {
-  v1::ListJobsResponse answer;
-  for (const std::shared_ptr<Job>& job : Jobs()) {
-    if (!request.namespace_().empty() && job->id().ns != request.namespace_()) continue;
-    *answer.add_jobs() = job->Summary();
-  }
-  answer.set_leader_epoch(parts_.epoch->current());
-  answer.set_server_version(parts_.version);
-  return answer;
+void JobRegistry::WriteKnowledge() {
+  for (const std::shared_ptr<Job>& job : Jobs()) job->WriteKnowledge();
 }
 
-std::vector<v1::JobStatus> JobRegistry::Statuses() {
-  std::vector<v1::JobStatus> statuses;
-  for (const std::shared_ptr<Job>& job : Jobs()) statuses.push_back(job->Status());
-  return statuses;
-}
-
-absl::StatusOr<v1::GetJobResponse> JobRegistry::GetJob(const v1::GetJobRequest& request) {
-  const auto job = Find(request.job());
-  if (!job.ok()) return job.status();
-  v1::GetJobResponse answer;
-  *answer.mutable_status() = (*job)->Status();
-  return answer;
-}
-
-absl::StatusOr<v1::GetPlanResponse> JobRegistry::GetPlan(const v1::GetPlanRequest& request) {
-  const auto job = Find(request.job());
-  if (!job.ok()) return job.status();
-  return (*job)->GetPlan(request.step(), request.explain());
-}
-
-CancelWait JobRegistry::WatchJob(const v1::WatchJobRequest& request, WatchDone done) {
-  const auto job = Find(request.job());
-  if (!job.ok()) {
-    done(job.status());
-    return [] {};
-  }
-  return (*job)->Watch(request.after_revision(),
-                       absl::Milliseconds(static_cast<double>(request.wait_ms())), std::move(done));
-}
-
-absl::StatusOr<v1::PutProfileResponse> JobRegistry::PutProfile(
-    const v1::PutProfileRequest& request) {
-  v1::LatencyProfile profile = request.profile();
-  v1::ProfileKey* key = profile.mutable_key();
-  if (key->namespace_().empty()) key->set_namespace_("default");
-  if (absl::Status status = ValidateProfile(profile); !status.ok()) return status;
-  v1::PutProfileResponse answer;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!closed_.ok()) return closed_;
-    if (absl::Status status = parts_.writer->Write(StoreProfile{profile}); !status.ok()) {
-      parts_.events->StoreWriteFailed();
-      return status;
-    }
-    v1::LatencyProfile& known =
-        profiles_[{key->namespace_(), key->device_class(), key->model_class()}];
-    answer.set_replaced(known.has_key());
-    known = profile;
-  }
-  for (const std::shared_ptr<Job>& job : Jobs()) job->OfferProfile(profile);
-  return answer;
-}
-
-absl::StatusOr<v1::GetProfileResponse> JobRegistry::GetProfile(
-    const v1::GetProfileRequest& request) {
-  const std::string ns =
-      request.key().namespace_().empty() ? "default" : request.key().namespace_();
+absl::Status JobRegistry::ImportJob(JobSeed seed, uint64_t above_epoch, bool replace) {
+  if (absl::Status status = ValidateSpec(seed.spec, *parts_.options); !status.ok()) return status;
+  seed.spec = NormalizedSpec(std::move(seed.spec));
+  const JobId id = JobId::From(seed.spec.job());
+  if (absl::Status status = CheckKnownEpoch(above_epoch); !status.ok()) return status;
+  if (absl::Status status = Claim(id, above_epoch + 1); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   if (!closed_.ok()) return closed_;
-  const auto profile =
-      profiles_.find({ns, request.key().device_class(), request.key().model_class()});
-  if (profile == profiles_.end()) {
-    return absl::NotFoundError(absl::StrCat(
-        "no latency profile of device class '", request.key().device_class(), "' and model class '",
-        request.key().model_class(), "' in namespace ", ns, "; measure one and put it"));
-  }
-  v1::GetProfileResponse answer;
-  *answer.mutable_profile() = profile->second;
-  return answer;
-}
-
-void JobRegistry::ScheduleSweep() {
-  sweep_timer_ = parts_.scheduler->At(parts_.scheduler->Now() + parts_.options->sweep_interval,
-                                      [gate = gate_] {
-                                        absl::MutexLock lock(&gate->mutex);
-                                        if (gate->registry != nullptr) gate->registry->Sweep();
-                                      });
-}
-
-void JobRegistry::Sweep() {
-  absl::Time now;
-  absl::Duration stalled;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!closed_.ok()) return;
-    now = parts_.scheduler->Now();
-    const absl::Duration since = now - last_sweep_;
-    if (since > parts_.options->sweep_interval * parts_.options->stall_factor) {
-      stalled = since;
-      spdlog::warn("the coordinator stood still for {}; leases are extended by it",
-                   absl::FormatDuration(since));
+  const auto epoch = parts_.claims->Held(id);
+  if (!epoch.ok()) return epoch.status();
+  if (const auto known = jobs_.find(id); known != jobs_.end()) {
+    if (!replace || known->second->HasNodes()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "job ", id.ToString(), " is here already",
+          known->second->HasNodes() ? ", with nodes in it; remove it first, or leave it out"
+                                    : "; say --replace to let the backup take its place"));
     }
-    last_sweep_ = now;
+    known->second->Close(
+        absl::AbortedError(absl::StrCat("job ", id.ToString(), " was restored from a backup")));
   }
-  for (const std::shared_ptr<Job>& job : Jobs()) {
-    if (!job->Sweep(now, stalled)) continue;
-    absl::MutexLock lock(&mutex_);
-    // A node may have joined since.
-    if (job->HasNodes()) continue;
-    job->Close(absl::NotFoundError(absl::StrCat("job ", job->id().ToString(), " was forgotten")));
-    jobs_.erase(job->id());
-    if (absl::Status status = parts_.writer->Write(RemoveJob{job->id()}); !status.ok()) {
-      parts_.events->StoreWriteFailed();
-    }
-    spdlog::info("job {}: forgotten, no node for {}", job->id().ToString(),
-                 absl::FormatDuration(parts_.options->job_retention));
-  }
-  absl::MutexLock lock(&mutex_);
-  if (closed_.ok()) ScheduleSweep();
+  seed.knowledge.profile = ProfileFor(seed.spec);
+  WriteSeed(id, seed, *epoch);
+  auto job = Job::Create(environment_, std::move(seed));
+  job->RaiseEpoch(*epoch);
+  jobs_[id] = std::move(job);
+  LogInfo({id.ToString()}, "restored from a backup");
+  return absl::OkStatus();
 }
 
 void JobRegistry::Shutdown() {
   std::vector<std::shared_ptr<Job>> jobs;
-  absl::Status why = absl::UnavailableError("the coordinator is shutting down; call again later");
-  v1::RetryLater detail;
-  detail.set_retry_after_ms(
-      static_cast<uint64_t>(absl::ToInt64Milliseconds(parts_.options->shutdown_retry)));
-  planner::AttachDetail(why, detail);
+  const absl::Status why = RetryLater(absl::StatusCode::kUnavailable,
+                                      "the coordinator is shutting down; call again later",
+                                      parts_.options->shutdown_retry);
   {
     // The detector stops first: a node must not be called dead because we are going.
     absl::MutexLock lock(&gate_->mutex);

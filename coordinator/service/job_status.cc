@@ -24,7 +24,7 @@ v1::JobStatus Job::StatusLocked() {
   status.set_spec_fingerprint(fingerprint_);
   status.set_state(State());
   status.set_generation(members_.generation());
-  status.set_leader_epoch(env_.epoch->current());
+  status.set_leader_epoch(epoch_.current());
   status.set_revision(revision_);
   members_.FillStatus(status, now);
   for (v1::RankStatus& rank : *status.mutable_ranks()) {
@@ -40,6 +40,7 @@ v1::JobStatus Job::StatusLocked() {
   status.set_sequences_consumed(journal_.consumed_in_epoch());
   status.set_sequences_consumed_twice(journal_.consumed_twice());
   knowledge_.FillStatus(status);
+  status.set_state_bytes(knowledge_.bytes() + journal_.bytes() + plans_.bytes());
   return status;
 }
 

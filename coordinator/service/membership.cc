@@ -24,7 +24,7 @@ bool BringsRendezvous(const google::protobuf::RepeatedPtrField<v1::RankInfo>& ra
 }  // namespace
 
 Membership::Membership(JobId id, uint32_t rank_count, uint64_t generation, bool finished,
-                       MembershipTimes times, const LeaderEpoch* epoch)
+                       MembershipTimes times, const JobEpoch* epoch)
     : id_(std::move(id)),
       times_(times),
       epoch_(epoch),
@@ -86,6 +86,12 @@ absl::Status Membership::Join(const v1::JoinJobRequest& request, absl::Time now,
     return Stale(absl::StrCat("node ", node_id, " has joined as incarnation ", latest->second,
                               "; incarnation ", request.incarnation(), " is over"),
                  latest->second);
+  }
+  if (const auto evicted = evicted_.find(node_id);
+      evicted != evicted_.end() && request.incarnation() <= evicted->second) {
+    return Stale(absl::StrCat("node ", node_id, " was evicted from job ", id_.ToString(),
+                              " by an operator; start its process anew to let it join again"),
+                 evicted->second);
   }
   if (absl::Status status = CheckConflicts(request); !status.ok()) return status;
   const auto seat = seats_.find(node_id);
@@ -153,6 +159,7 @@ void Membership::Place(const v1::JoinJobRequest& request, absl::Time now) {
   held_ranks_ += seat.ranks.size();
   seats_[node_id] = std::move(seat);
   latest_[node_id] = request.incarnation();
+  evicted_.erase(node_id);
   finished_ = false;
 }
 
@@ -292,15 +299,46 @@ absl::Status Membership::Leave(const v1::NodeKey& node, const std::string& reaso
   return absl::OkStatus();
 }
 
+absl::Status Membership::Evict(const std::string& node_id, const std::string& reason,
+                               std::vector<uint32_t>& ranks, Changes& changes) {
+  const auto entry = seats_.find(node_id);
+  if (entry == seats_.end()) {
+    return absl::NotFoundError(absl::StrCat(
+        "node ", node_id, " is not in job ", id_.ToString(),
+        seats_.empty() ? "; it has no nodes" : "; see `sbctl job` for those that are"));
+  }
+  for (const v1::RankInfo& rank : entry->second.ranks) ranks.push_back(rank.rank());
+  const bool was_member = entry->second.state == SeatState::kMember;
+  evicted_[node_id] = entry->second.incarnation;
+  Remove(node_id);
+  if (was_member) {
+    End(absl::StrCat("node ", node_id, " was evicted by an operator",
+                     reason.empty() ? "" : absl::StrCat(" (", reason, ")")),
+        changes);
+  }
+  if (seats_.empty()) formed_ = false;
+  return absl::OkStatus();
+}
+
+absl::Duration Membership::Allowed(const Seat& seat) const {
+  const bool starting = seat.state == SeatState::kMember && !seat.called;
+  return starting ? std::max(times_.lease, times_.startup_grace) : times_.lease;
+}
+
+bool Membership::Suspect(const Seat& seat, absl::Time now) const {
+  return seat.waits == 0 && now - seat.last_seen > Allowed(seat) * times_.suspect_share;
+}
+
 Membership::Changes Membership::Expire(absl::Time now) {
   Changes changes;
   bool member_died = false;
-  for (const auto& [node_id, seat] : seats_) {
-    if (seat.waits > 0) continue;
-    const bool starting = seat.state == SeatState::kMember && !seat.called;
-    const absl::Duration allowed =
-        starting ? std::max(times_.lease, times_.startup_grace) : times_.lease;
-    if (now - seat.last_seen <= allowed) continue;
+  for (auto& [node_id, seat] : seats_) {
+    const bool suspect = Suspect(seat, now);
+    if (suspect != seat.suspect) {
+      (suspect ? changes.suspected : changes.recovered).push_back(node_id);
+      seat.suspect = suspect;
+    }
+    if (seat.waits > 0 || now - seat.last_seen <= Allowed(seat)) continue;
     changes.died.push_back(node_id);
     member_died |= seat.state == SeatState::kMember;
   }
@@ -383,6 +421,7 @@ void Membership::FillStatus(v1::JobStatus& status, absl::Time now) const {
     const absl::Duration silent = seat.waits > 0 ? absl::ZeroDuration() : now - seat.last_seen;
     rank->set_silent_ms(
         static_cast<uint64_t>(std::max<int64_t>(absl::ToInt64Milliseconds(silent), 0)));
+    rank->set_suspect(Suspect(seat, now));
   }
 }
 

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/service/leader_epoch.h"
+#include "coordinator/service/job_epoch.h"
 #include "coordinator/store/job_id.h"
 #include "sparsebalance/v1/coordinator.pb.h"
 
@@ -29,23 +29,26 @@ struct MembershipTimes {
   absl::Duration lease;          // a node silent for so long is dead
   absl::Duration startup_grace;  // the same, until a new member's first call
   absl::Duration join_presence;  // between two polls of JoinJob
+  double suspect_share = 0.5;    // of the silence allowed: from there on a node is suspect
 };
 
 class Membership {
  public:
   // What a call changed. The caller tells every waiter that it concerns.
   struct Changes {
-    bool ended = false;                // a generation that was complete is over
-    std::string why;                   // for people, where ended
-    bool formed = false;               // all ranks are in
-    std::vector<std::string> refused;  // joining nodes whose held generation cannot be kept
-    std::vector<std::string> died;     // nodes whose lease ran out
+    bool ended = false;                  // a generation that was complete is over
+    std::string why;                     // for people, where ended
+    bool formed = false;                 // all ranks are in
+    std::vector<std::string> refused;    // joining nodes whose held generation cannot be kept
+    std::vector<std::string> died;       // nodes whose lease ran out
+    std::vector<std::string> suspected;  // nodes that have become suspect
+    std::vector<std::string> recovered;  // nodes that were suspect and have called since
   };
 
   // `generation` is the last one formed, 0 for none; `finished`: the job has left with all its
   // steps done. `epoch` outlives the object.
   Membership(JobId id, uint32_t rank_count, uint64_t generation, bool finished,
-             MembershipTimes times, const LeaderEpoch* epoch);
+             MembershipTimes times, const JobEpoch* epoch);
 
   // Gives the node its ranks, starting one poll of it unless the outcome is `formed` or the node is
   // a member already (IsMember). ABORTED (StaleMember) for an older incarnation; ALREADY_EXISTS
@@ -70,7 +73,12 @@ class Membership {
   absl::Status Leave(const v1::NodeKey& node, const std::string& reason, bool finished,
                      Changes& changes);
 
-  // Removes nodes whose lease has run out.
+  // An operator takes the node out, as if it had died; its process cannot come back. NOT_FOUND
+  // where it is not in the job. `ranks` gets those it held.
+  absl::Status Evict(const std::string& node_id, const std::string& reason,
+                     std::vector<uint32_t>& ranks, Changes& changes);
+
+  // Removes nodes whose lease has run out, and looks who is close to it.
   Changes Expire(absl::Time now);
 
   // The coordinator itself stood still for so long: nobody's silence.
@@ -115,6 +123,7 @@ class Membership {
     uint64_t next_step = 0;
     std::string join_bytes;  // of the last join without its wait: the same again is a retry
     bool called = false;     // has made a call as a member
+    bool suspect = false;    // as last told
     int waits = 0;           // calls that wait here
     absl::Time present_until = absl::InfinitePast();
     absl::Time last_seen;
@@ -129,12 +138,15 @@ class Membership {
   void RefuseHeld(Changes& changes);
   bool EverybodyHolds(uint64_t generation) const;
   static bool Present(const Seat& seat, absl::Time now);
+  // Silence that is allowed to the node now.
+  absl::Duration Allowed(const Seat& seat) const;
+  bool Suspect(const Seat& seat, absl::Time now) const;
   bool ReadyToForm(absl::Time now) const;
   void Form(absl::Time now);
 
   const JobId id_;
   const MembershipTimes times_;
-  const LeaderEpoch* const epoch_;
+  const JobEpoch* const epoch_;
   uint64_t generation_;
   bool formed_ = false;
   bool finished_;
@@ -144,6 +156,8 @@ class Membership {
   // Highest incarnation by node, also of nodes that are gone, until the next generation is formed:
   // an old process must not come back in between.
   std::map<std::string, uint64_t> latest_;
+  // Incarnation by node that an operator took out; forgotten when a later one joins.
+  std::map<std::string, uint64_t> evicted_;
 };
 
 }  // namespace sparsebalance

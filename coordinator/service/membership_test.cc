@@ -104,7 +104,7 @@ TEST_F(MembershipTest, StaleGenerationsAndIncarnationsAreAbortedWithTheCurrentOn
   EXPECT_EQ(generation.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(Detail<v1::StaleMember>(generation).current_generation(), 1u);
   EXPECT_EQ(Detail<v1::StaleMember>(generation).current_leader_epoch(),
-            coordinator_.epoch->current());
+            coordinator_.claims->current());
   const absl::Status incarnation = coordinator_.Heartbeat(Coordinator::Key("job", "a", 1, 9));
   EXPECT_EQ(incarnation.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(Detail<v1::StaleMember>(incarnation).current_incarnation(), 1u);
@@ -351,6 +351,56 @@ TEST_F(MembershipTest, ShutdownTellsEveryWaiterToComeBackLater) {
   }
   EXPECT_EQ(coordinator_.Heartbeat(Coordinator::Key("job", "a")).code(),
             absl::StatusCode::kUnavailable);
+}
+
+TEST_F(MembershipTest, ASilentNodeIsSuspectBeforeItIsDeadAndAnyCallClearsIt) {
+  coordinator_.FormPair("job");
+  for (const char* node : {"a", "b"}) {
+    ASSERT_TRUE(coordinator_.Heartbeat(Coordinator::Key("job", node)).ok());
+  }
+  const auto suspects = [&] {
+    std::vector<uint32_t> ranks;
+    const v1::JobStatus status = coordinator_.Status("job");
+    for (const v1::RankStatus& rank : status.ranks()) {
+      if (rank.suspect()) ranks.push_back(rank.rank());
+    }
+    return ranks;
+  };
+  coordinator_.scheduler.Advance(absl::Seconds(4));
+  EXPECT_THAT(suspects(), IsEmpty());
+  ASSERT_TRUE(coordinator_.Heartbeat(Coordinator::Key("job", "a")).ok());
+  const uint64_t before = coordinator_.Status("job").revision();
+  coordinator_.scheduler.Advance(absl::Seconds(2));
+  EXPECT_THAT(suspects(), ElementsAre(1));
+  EXPECT_GT(coordinator_.Status("job").revision(), before) << "whoever watches is told";
+  EXPECT_EQ(coordinator_.Status("job").state(), v1::JOB_STATE_TRAINING);
+  ASSERT_TRUE(coordinator_.Report(Coordinator::Key("job", "b"), {}).get().ok());
+  EXPECT_THAT(suspects(), IsEmpty());
+}
+
+TEST_F(MembershipTest, AnEvictedProcessStaysOutAndANewOneComesIn) {
+  coordinator_.FormPair("job");
+  const ExchangePending waiting = coordinator_.Ask(Coordinator::Key("job", "a"), MakeBatch(0));
+  v1::EvictNodeRequest request;
+  request.mutable_job()->set_name("job");
+  request.set_node_id("b");
+  request.set_reason("bad memory");
+  const auto evicted = coordinator_.registry->EvictNode(request);
+  ASSERT_TRUE(evicted.ok()) << evicted.status();
+  EXPECT_EQ(evicted->generation(), 1u);
+  EXPECT_THAT(evicted->ranks(), ElementsAre(1));
+  ASSERT_TRUE(waiting.answered());
+  EXPECT_THAT(std::string(waiting.status().message()), HasSubstr("bad memory"));
+
+  const JoinPending back = coordinator_.Join("job", "b", {1});
+  ASSERT_TRUE(back.answered());
+  EXPECT_THAT(back.status(), HasCode(absl::StatusCode::kAborted));
+  const JoinPending a = coordinator_.Join("job", "a", {0}, 1);
+  const JoinPending fresh = coordinator_.Join("job", "b", {1}, 2);
+  ASSERT_TRUE(a.answered() && fresh.answered());
+  EXPECT_EQ(fresh->generation(), 2u);
+  EXPECT_THAT(coordinator_.registry->EvictNode(v1::EvictNodeRequest()).status(),
+              HasCode(absl::StatusCode::kInvalidArgument));
 }
 
 }  // namespace

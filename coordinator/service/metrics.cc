@@ -19,6 +19,68 @@ prometheus::Family<prometheus::Counter>& CounterFamily(prometheus::Registry& reg
   return prometheus::BuildCounter().Name(kPrefix + name).Help(help).Register(registry);
 }
 
+prometheus::MetricFamily Family(const std::string& name, const std::string& help,
+                                prometheus::MetricType type) {
+  prometheus::MetricFamily family;
+  family.name = kPrefix + name;
+  family.help = help;
+  family.type = type;
+  return family;
+}
+
+prometheus::MetricFamily Gauge(const std::string& name, const std::string& help, double value) {
+  prometheus::MetricFamily family = Family(name, help, prometheus::MetricType::Gauge);
+  family.metric.emplace_back().gauge.value = value;
+  return family;
+}
+
+prometheus::MetricFamily Counter(const std::string& name, const std::string& help, uint64_t value) {
+  prometheus::MetricFamily family = Family(name, help, prometheus::MetricType::Counter);
+  family.metric.emplace_back().counter.value = static_cast<double>(value);
+  return family;
+}
+
+// What is read of the process at each scrape.
+void AddProcessFamilies(const CoordinatorMetrics::Snapshot& snapshot,
+                        std::vector<prometheus::MetricFamily>& families) {
+  families.push_back(Gauge("leader_epoch",
+                           "Highest leader epoch of the jobs that are answered for.",
+                           static_cast<double>(snapshot.leader_epoch)));
+  families.push_back(Gauge("planner_queued", "Plans that wait for a thread.",
+                           static_cast<double>(snapshot.planner.queued)));
+  families.push_back(Gauge("planner_running", "Plans that are being made.",
+                           static_cast<double>(snapshot.planner.running)));
+  families.push_back(Gauge("planner_oldest_wait_seconds",
+                           "How long the plan that has waited longest has waited.",
+                           absl::ToDoubleSeconds(snapshot.planner.oldest_wait)));
+  families.push_back(Gauge("calls", "Calls under way, waiting ones included.",
+                           static_cast<double>(snapshot.calls)));
+  prometheus::MetricFamily shed =
+      Family("shed_calls_total", "Calls refused because of overload, by what they are for.",
+             prometheus::MetricType::Counter);
+  constexpr const char* kClasses[] = {"liveness", "training", "other"};
+  for (size_t i = 0; i < snapshot.shed.size(); ++i) {
+    prometheus::ClientMetric& metric = shed.metric.emplace_back();
+    metric.label.push_back({"class", kClasses[i]});
+    metric.counter.value = static_cast<double>(snapshot.shed[i]);
+  }
+  families.push_back(std::move(shed));
+  families.push_back(Gauge("claims_alive", "1 where the process may answer for jobs.",
+                           snapshot.claims_alive ? 1 : 0));
+  families.push_back(Gauge("store_answers", "1 where the store took what was last written.",
+                           snapshot.store_answers ? 1 : 0));
+  if (!snapshot.certificate_not_after) return;
+  families.push_back(Gauge(
+      "certificate_expiry_timestamp_seconds", "When the certificate in use, or its chain, ends.",
+      absl::ToDoubleSeconds(*snapshot.certificate_not_after - absl::UnixEpoch())));
+  families.push_back(Counter("certificate_reload_failures_total",
+                             "New certificates that could not be used.",
+                             snapshot.certificate_failures));
+  families.push_back(Counter("authorization_reload_failures_total",
+                             "New authorization files that could not be used.",
+                             snapshot.rule_failures));
+}
+
 }  // namespace
 
 const char* GrpcCodeName(grpc::StatusCode code) {
@@ -45,6 +107,8 @@ const char* GrpcCodeName(grpc::StatusCode code) {
 
 CoordinatorMetrics::CoordinatorMetrics(const std::string& version)
     : rpcs_(&CounterFamily(registry_, "rpcs_total", "Answered RPCs by method and code.")),
+      denials_(&CounterFamily(registry_, "denied_calls_total",
+                              "Calls refused by authorization, by method.")),
       plans_(&CounterFamily(registry_, "plans_total", "Plans made, by policy.")),
       generations_(&CounterFamily(registry_, "generations_total",
                                   "Complete memberships; kept: a reconnect changed nothing.")),
@@ -102,17 +166,16 @@ void CoordinatorMetrics::RpcAnswered(const char* method, grpc::StatusCode code) 
   rpcs_->Add({{"grpc_method", method}, {"grpc_code", GrpcCodeName(code)}}).Increment();
 }
 
+void CoordinatorMetrics::CallDenied(const char* method) {
+  denials_->Add({{"grpc_method", method}}).Increment();
+}
+
 std::string CoordinatorMetrics::Scrape(const Snapshot& snapshot) const {
   std::vector<prometheus::MetricFamily> families = registry_.Collect();
   for (prometheus::MetricFamily& family : JobMetricFamilies(snapshot.jobs)) {
     families.push_back(std::move(family));
   }
-  prometheus::MetricFamily epoch;
-  epoch.name = std::string(kPrefix) + "leader_epoch";
-  epoch.help = "Raised at every start, and above every epoch that a client reports.";
-  epoch.type = prometheus::MetricType::Gauge;
-  epoch.metric.emplace_back().gauge.value = static_cast<double>(snapshot.leader_epoch);
-  families.push_back(std::move(epoch));
+  AddProcessFamilies(snapshot, families);
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, families);
   return text.str();

@@ -4,11 +4,14 @@
 // when it is finished or forgotten. No label ever holds a rank, sequence, step or generation.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "coordinator/service/plan_executor.h"
 #include "coordinator/service/service_events.h"
 #include "grpcpp/support/status.h"
 #include "prometheus/collectable.h"
@@ -26,6 +29,14 @@ class CoordinatorMetrics : public ServiceEvents {
   struct Snapshot {
     uint64_t leader_epoch = 0;
     std::vector<v1::JobStatus> jobs;
+    ThreadPoolExecutor::Load planner;
+    size_t calls = 0;                // under way
+    std::array<uint64_t, 3> shed{};  // by CallClass, since the start
+    bool claims_alive = true;
+    bool store_answers = true;
+    std::optional<absl::Time> certificate_not_after;  // nothing: plaintext
+    uint64_t certificate_failures = 0;
+    uint64_t rule_failures = 0;
   };
 
   explicit CoordinatorMetrics(const std::string& version);
@@ -40,6 +51,7 @@ class CoordinatorMetrics : public ServiceEvents {
   void StoreWriteFailed() override { store_write_failures_->Increment(); }
 
   void RpcAnswered(const char* method, grpc::StatusCode code);
+  void CallDenied(const char* method);  // by authorization
 
   // In the text format of Prometheus.
   std::string Scrape(const Snapshot& snapshot) const;
@@ -47,6 +59,7 @@ class CoordinatorMetrics : public ServiceEvents {
  private:
   prometheus::Registry registry_;
   prometheus::Family<prometheus::Counter>* rpcs_;
+  prometheus::Family<prometheus::Counter>* denials_;
   prometheus::Family<prometheus::Counter>* plans_;
   prometheus::Family<prometheus::Counter>* generations_;
   prometheus::Counter* plans_failed_;

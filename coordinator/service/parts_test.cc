@@ -212,23 +212,5 @@ TEST(ThreadSchedulerTest, RunsTimersInOrderAndForgetsCancelledOnes) {
   EXPECT_THAT(ran, ElementsAre(1, 3));
 }
 
-TEST(ThreadPoolExecutorTest, RefusesMoreThanItsQueueHoldsAndEverythingOnceStopped) {
-  absl::Notification running;
-  absl::Notification release;
-  absl::Notification second;
-  ThreadPoolExecutor executor(1, 1);
-  ASSERT_TRUE(executor.TrySubmit([&] {
-    running.Notify();
-    release.WaitForNotification();
-  }));
-  running.WaitForNotification();
-  EXPECT_TRUE(executor.TrySubmit([&] { second.Notify(); }));
-  EXPECT_FALSE(executor.TrySubmit([] {}));
-  release.Notify();
-  second.WaitForNotification();
-  executor.Stop();
-  EXPECT_FALSE(executor.TrySubmit([] {}));
-}
-
 }  // namespace
 }  // namespace sparsebalance

@@ -6,14 +6,17 @@
 namespace sparsebalance {
 
 void PlanRing::Add(std::shared_ptr<const PlannedStep> planned) {
-  entries_.push_back({std::move(planned)});
-  while (entries_.size() > kept_) {
+  const size_t bytes = planned->arena.SpaceAllocated();
+  bytes_ += bytes;
+  entries_.push_back({std::move(planned), 0, bytes});
+  while (entries_.size() > kept_ || (bytes_ > kept_bytes_ && entries_.size() > kAlwaysKept)) {
     const PlannedStep& oldest = *entries_.front().planned;
     if (!dropped_ || dropped_->generation != oldest.generation) {
       dropped_ = Dropped{oldest.generation, oldest.step};
     } else {
       dropped_->highest_step = std::max(dropped_->highest_step, oldest.step);
     }
+    bytes_ -= entries_.front().bytes;
     entries_.pop_front();
   }
 }

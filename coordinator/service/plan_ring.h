@@ -27,7 +27,11 @@ struct PlannedStep {
 // Not thread-safe: the job's mutex guards it. Entries never change, so they may be read outside.
 class PlanRing {
  public:
-  explicit PlanRing(size_t kept) : kept_(kept) {}
+  // At most `kept` plans and `kept_bytes` of memory, but always the latest kAlwaysKept: what is
+  // asked for now, and what a retry may ask for.
+  PlanRing(size_t kept, size_t kept_bytes) : kept_(kept), kept_bytes_(kept_bytes) {}
+
+  static constexpr size_t kAlwaysKept = 4;
 
   void Add(std::shared_ptr<const PlannedStep> planned);
 
@@ -41,6 +45,8 @@ class PlanRing {
 
   std::vector<uint64_t> Steps() const;  // ascending
 
+  size_t bytes() const { return bytes_; }  // of memory
+
   // Imbalance that `length` would have had for the step, once it is known.
   void SetLengthImbalance(uint64_t generation, uint64_t step, double imbalance);
   double LengthImbalance(const PlannedStep& planned) const;  // 0: not known
@@ -49,6 +55,7 @@ class PlanRing {
   struct Entry {
     std::shared_ptr<const PlannedStep> planned;
     double length_imbalance = 0;
+    size_t bytes = 0;
   };
   struct Dropped {
     uint64_t generation = 0;
@@ -56,6 +63,8 @@ class PlanRing {
   };
 
   const size_t kept_;
+  const size_t kept_bytes_;
+  size_t bytes_ = 0;
   std::deque<Entry> entries_;  // oldest first
   std::optional<Dropped> dropped_;
 };

@@ -15,7 +15,7 @@ class RegisterTest : public testing::Test {
     v1::RegisterJobRequest request;
     *request.mutable_spec() = spec;
     request.set_known_leader_epoch(epoch);
-    return coordinator_.registry->RegisterJob(request);
+    return coordinator_.Register(request);
   }
   std::string ViolatedField(const v1::JobSpec& spec) {
     const auto answer = Register(spec);
@@ -143,14 +143,13 @@ TEST_F(RegisterTest, TheNumberOfJobsIsBounded) {
   small.Register(MakeSpec("first"));
   v1::RegisterJobRequest request;
   *request.mutable_spec() = MakeSpec("second");
-  EXPECT_EQ(small.registry->RegisterJob(request).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(small.Register(request).status().code(), absl::StatusCode::kResourceExhausted);
   small.Register(MakeSpec("first"));
   EXPECT_EQ(small.registry->ListJobs({})->jobs_size(), 1);
 }
 
 TEST_F(RegisterTest, TheEpochRisesAboveEveryEpochThatAClientReports) {
-  const uint64_t before = coordinator_.epoch->current();
+  const uint64_t before = coordinator_.claims->current();
   const auto answer = Register(MakeSpec("job"), before + 40);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_GT(answer->leader_epoch(), before + 40);

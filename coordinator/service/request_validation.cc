@@ -123,6 +123,14 @@ absl::Status ValidateNodeKey(const v1::NodeKey& node) {
   return ValidateName(node.node_id(), "node.node_id");
 }
 
+absl::Status CheckKnownEpoch(uint64_t known) {
+  // Far above what starts can add up to, far below where raising would wrap around.
+  constexpr uint64_t kMaxCredible = uint64_t{1} << 60;
+  if (known <= kMaxCredible) return absl::OkStatus();
+  return FieldError("known_leader_epoch", absl::StrCat(known),
+                    "no coordinator can have had it; send the epoch of a response");
+}
+
 absl::Status ValidateSpec(const v1::JobSpec& spec, const ServiceOptions& options) {
   if (absl::Status status = ValidateJobKey(spec.job(), "spec.job"); !status.ok()) return status;
   const v1::Parallelism& parallelism = spec.parallelism();

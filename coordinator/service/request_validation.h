@@ -26,6 +26,9 @@ constexpr int kMaxLayers = 4096;
 
 absl::Status ValidateSpec(const v1::JobSpec& spec, const ServiceOptions& options);
 
+// A leader epoch that no coordinator can have had.
+absl::Status CheckKnownEpoch(uint64_t known);
+
 // OUT_OF_RANGE for a rank that the job does not have.
 absl::Status ValidateJoin(const v1::JoinJobRequest& request, uint32_t rank_count,
                           const ServiceOptions& options);

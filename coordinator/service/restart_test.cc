@@ -29,14 +29,14 @@ TEST_F(RestartTest, KeepsTheGenerationIfEveryNodeComesBackWithIt) {
   {
     Coordinator before(&store_);
     before.FormPair("job");
-    first_epoch = before.epoch->current();
+    first_epoch = before.claims->current();
   }
   Coordinator after(&store_);
-  EXPECT_GT(after.epoch->current(), first_epoch);
+  EXPECT_GT(after.claims->current(), first_epoch);
   const absl::Status stale = after.Heartbeat(A());
   EXPECT_EQ(stale.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(Detail<v1::StaleMember>(stale).current_generation(), 1u);
-  EXPECT_EQ(Detail<v1::StaleMember>(stale).current_leader_epoch(), after.epoch->current());
+  EXPECT_EQ(Detail<v1::StaleMember>(stale).current_leader_epoch(), after.claims->current());
   const JoinPending a = after.Rejoin("job", "a", {0}, 1);
   const JoinPending b = after.Rejoin("job", "b", {1}, 1);
   ASSERT_TRUE(a.answered() && a.get().ok());

@@ -15,6 +15,7 @@
 #include "coordinator/service/job_registry.h"
 #include "coordinator/service/manual_scheduler.h"
 #include "coordinator/store/memory_store.h"
+#include "coordinator/store/sole_claims.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sparsebalance/v1/errors.pb.h"
@@ -24,7 +25,14 @@ namespace sparsebalance::testing_support {
 // Runs tasks when the test says so.
 class ManualExecutor : public PlanExecutor {
  public:
-  bool TrySubmit(Task task) override {
+  FlowId NewFlow() override {
+    absl::MutexLock lock(&mutex_);
+    return ++flows_;
+  }
+
+  void EndFlow(FlowId) override {}
+
+  bool TrySubmit(FlowId, Task task) override {
     absl::MutexLock lock(&mutex_);
     if (tasks_.size() >= capacity_) return false;
     tasks_.push_back(std::move(task));
@@ -57,6 +65,7 @@ class ManualExecutor : public PlanExecutor {
  private:
   absl::Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  FlowId flows_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t capacity_ ABSL_GUARDED_BY(mutex_) = 100;
 };
 
@@ -151,13 +160,18 @@ inline v1::RankTelemetry MakeTelemetry(uint32_t rank, uint64_t step, double comp
 // One coordinator's life. Several may follow one another on one store.
 class Coordinator {
  public:
-  explicit Coordinator(Store* store, ServiceOptions given = {})
+  // `shared`: claims that it shares with others; null: it is alone.
+  explicit Coordinator(Store* store, ServiceOptions given = {}, JobClaims* shared = nullptr)
       : options(given), writer(std::make_unique<StoreWriter>(store)) {
-    absl::StatusOr<std::unique_ptr<LeaderEpoch>> raised = LeaderEpoch::Raise(store);
-    epoch = *std::move(raised);
-    auto opened = JobRegistry::Open(
-        {&options, store, writer.get(), epoch.get(), &scheduler, &executor, &events, "test"});
+    if (shared == nullptr) {
+      auto opened_claims = SoleClaims::Open(store, "127.0.0.1:7070");
+      claims = *std::move(opened_claims);
+      shared = claims.get();
+    }
+    auto opened = JobRegistry::Open({&options, &quotas, store, writer.get(), shared, &scheduler,
+                                     &executor, &background, &events, "test"});
     registry = *std::move(opened);
+    shared->OnLost(registry->LostHandler());
   }
   ~Coordinator() {
     registry.reset();
@@ -167,18 +181,26 @@ class Coordinator {
   // Ends it as SIGKILL would, but for what the writer holds.
   ServiceOptions options;
   std::unique_ptr<StoreWriter> writer;
-  std::unique_ptr<LeaderEpoch> epoch;
+  std::unique_ptr<SoleClaims> claims;
+  QuotaTable quotas;
   ManualScheduler scheduler;
   ManualExecutor executor;
+  ManualExecutor background;
   NoEvents events;
   std::unique_ptr<JobRegistry> registry;
 
   uint64_t Register(const v1::JobSpec& spec) {
     v1::RegisterJobRequest request;
     *request.mutable_spec() = spec;
-    const auto answer = registry->RegisterJob(request);
+    const auto answer = Register(request);
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? answer->spec_fingerprint() : 0;
+  }
+  absl::StatusOr<v1::RegisterJobResponse> Register(const v1::RegisterJobRequest& request) {
+    absl::StatusOr<v1::RegisterJobResponse> answer = absl::InternalError("not answered");
+    registry->RegisterJob(
+        request, [&](absl::StatusOr<v1::RegisterJobResponse> given) { answer = std::move(given); });
+    return answer;
   }
 
   v1::JoinJobRequest JoinRequest(const std::string& job, const std::string& node,

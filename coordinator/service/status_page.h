@@ -1,18 +1,26 @@
-// HTTP for scrapers, probes and people: /metrics, /healthz and a plain-text overview at /.
+// HTTP or HTTPS for scrapers, probes and people: /metrics, /healthz and a plain-text overview at /.
+//
+// With certificates and their CA, every connection needs a client certificate, /healthz included:
+// probes that have none use the health server (health_server.h). With an authorizer, all pages but
+// /healthz need the role reader or operator for every namespace, because they show every one.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/status/statusor.h"
-
-namespace httplib {
-class Server;
-}
+#include "coordinator/security/authorizer.h"
+#include "coordinator/security/certificate_watcher.h"
+#include "coordinator/security/http_limits.h"
 
 namespace sparsebalance {
+
+namespace security {
+class HttpServer;
+}
 
 class StatusPage {
  public:
@@ -20,20 +28,33 @@ class StatusPage {
     std::function<std::string()> metrics;
     std::function<std::string()> overview;
     std::function<bool()> healthy;  // false: /healthz answers 503
+    // What does not work although the process serves; empty: nothing. /healthz says so and answers
+    // 200 all the same: a new process would not mend it. May be null.
+    std::function<std::string()> degraded;
+  };
+  struct Security {
+    security::CertificateWatcher* certificates = nullptr;  // nullptr: plaintext
+    security::Authorizer* authorizer = nullptr;            // nullptr: whoever can connect may read
+    security::HttpLimits limits;
   };
 
   // Binds and serves from threads of its own. Port 0: any free one. UNAVAILABLE where the address
-  // cannot be bound.
+  // cannot be bound; FAILED_PRECONDITION for an authorizer without a CA, which could only refuse.
+  // What `protection` points to outlives the page.
   static absl::StatusOr<std::unique_ptr<StatusPage>> Start(const std::string& host, int port,
-                                                           Content content);
+                                                           Content content, Security protection);
+  static absl::StatusOr<std::unique_ptr<StatusPage>> Start(const std::string& host, int port,
+                                                           Content content) {
+    return Start(host, port, std::move(content), Security());
+  }
   ~StatusPage();
 
   int port() const { return port_; }
 
  private:
-  StatusPage(std::unique_ptr<httplib::Server> server, int port);
+  StatusPage(std::unique_ptr<security::HttpServer> server, int port);
 
-  std::unique_ptr<httplib::Server> server_;
+  std::unique_ptr<security::HttpServer> server_;
   int port_;
   std::thread thread_;
 };

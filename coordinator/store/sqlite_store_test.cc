@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/store/memory_store.h"
 #include "coordinator/store/sqlite_schema.h"
 #include "coordinator/store/store_writer.h"
 #include "gmock/gmock.h"
@@ -19,7 +18,6 @@ namespace sparsebalance {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -105,35 +103,6 @@ class SqliteStoreTest : public testing::Test {
 TEST_F(SqliteStoreTest, HoldsEverythingOverARestart) {
   FillAndClose();
   ExpectEverything(*MustOpen());
-}
-
-TEST_F(SqliteStoreTest, BothStoresDoTheSameWithEveryWrite) {
-  MemoryStore memory;
-  const auto sqlite = MustOpen();
-  for (Store* store : {static_cast<Store*>(&memory), static_cast<Store*>(sqlite.get())}) {
-    SCOPED_TRACE(store->Description());
-    ASSERT_TRUE(store->Apply(Everything()).ok());
-    ExpectEverything(*store);
-    ASSERT_TRUE(store->Apply({PruneConsumed{kJob, 1}}).ok());
-    EXPECT_THAT(*store->LoadConsumed(kJob), SizeIs(2));
-    ASSERT_TRUE(store->Apply({CutConsumed{kJob, 2}}).ok());
-    ASSERT_THAT(*store->LoadConsumed(kJob), SizeIs(1));
-    EXPECT_EQ(store->LoadConsumed(kJob)->front().sequence_ids(0), 10u);
-    ASSERT_TRUE(store->Apply({StoreConsumed{kJob, Consumed(1, 2)}}).ok());
-    EXPECT_EQ(store->LoadConsumed(kJob)->front().epoch(), 2u);
-    ASSERT_TRUE(store->Apply({StoreLatencyState{kJob, ""}}).ok());
-    EXPECT_EQ(*store->LoadLatencyState(kJob), "");
-    ASSERT_TRUE(store->Apply({StoreJob{{kJob, Spec(5), 4, true}}}).ok());
-    EXPECT_EQ(store->LoadJobs()->front().spec.num_layers(), 5u);
-    EXPECT_TRUE(store->LoadJobs()->front().finished);
-    EXPECT_THAT(*store->LoadCoverage(kJob), SizeIs(2));
-    ASSERT_TRUE(store->Apply({RemoveCoverage{kJob}}).ok());
-    EXPECT_THAT(*store->LoadCoverage(kJob), IsEmpty());
-    ASSERT_TRUE(store->Apply({RemoveJob{kJob}}).ok());
-    EXPECT_THAT(*store->LoadJobs(), IsEmpty());
-    EXPECT_THAT(*store->LoadConsumed(kJob), IsEmpty());
-    EXPECT_THAT(*store->LoadProfiles(), SizeIs(1));
-  }
 }
 
 TEST_F(SqliteStoreTest, TheLeaderEpochRisesWithEveryStartAndAboveWhatClientsReport) {

@@ -51,10 +51,15 @@ uint64_t StoreWriter::failed_writes() const {
   return failed_;
 }
 
-void StoreWriter::Note(const absl::Status& status) {
-  if (status.ok()) return;
+absl::Status StoreWriter::health() const {
   absl::MutexLock lock(&mutex_);
-  NoteLocked(status);
+  return last_;
+}
+
+void StoreWriter::Note(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  last_ = status;
+  if (!status.ok()) NoteLocked(status);
 }
 
 void StoreWriter::NoteLocked(const absl::Status& status) {
@@ -88,14 +93,29 @@ void StoreWriter::ApplyBatch(std::vector<Entry> batch) {
   std::vector<StoreWrite> writes;
   writes.reserve(batch.size());
   for (Entry& entry : batch) writes.push_back(std::move(entry.write));
-  const absl::Status whole = store_->Apply(writes);
+  std::vector<absl::Status> outcomes(batch.size());
+  ApplyRange(writes, absl::MakeSpan(outcomes));
   for (size_t i = 0; i < batch.size(); ++i) {
-    absl::Status status = whole;
-    // One bad write must not take its neighbours along.
-    if (!whole.ok() && batch.size() > 1) status = store_->Apply(absl::MakeConstSpan(&writes[i], 1));
-    Note(status);
-    if (batch[i].done) batch[i].done(status);
+    Note(outcomes[i]);
+    if (batch[i].done) batch[i].done(outcomes[i]);
   }
+}
+
+void StoreWriter::ApplyRange(absl::Span<const StoreWrite> writes,
+                             absl::Span<absl::Status> outcomes) {
+  const absl::Status whole = store_->Apply(writes);
+  if (whole.ok()) return;
+  // One bad write must not take its neighbours along. But where the store is away each further try
+  // would wait for its time-out.
+  if (writes.size() == 1 || absl::IsUnavailable(whole)) {
+    std::fill(outcomes.begin(), outcomes.end(), whole);
+    return;
+  }
+  // What the store has applied of a failed call is applied again, which changes nothing: order is
+  // kept.
+  const size_t half = writes.size() / 2;
+  ApplyRange(writes.first(half), outcomes.first(half));
+  ApplyRange(writes.subspan(half), outcomes.subspan(half));
 }
 
 }  // namespace sparsebalance

@@ -1,4 +1,4 @@
-// Applies writes to a Store from a thread of its own, many in one transaction.
+// Applies writes to a Store from a thread of its own, many at once.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,14 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "coordinator/store/store.h"
 
 namespace sparsebalance {
 
 struct StoreWriterOptions {
   size_t max_queued = 65536;  // writes waiting; more are refused
-  size_t max_batch = 1024;    // writes in one transaction
+  size_t max_batch = 1024;    // writes given to the store at once
 };
 
 class StoreWriter {
@@ -31,9 +32,11 @@ class StoreWriter {
   StoreWriter(const StoreWriter&) = delete;
   StoreWriter& operator=(const StoreWriter&) = delete;
 
-  // Writes are applied in the order of the calls. One that the store refuses fails alone: the rest
-  // of its transaction is tried again one by one. Where the queue is full (RESOURCE_EXHAUSTED) or
-  // closed (UNAVAILABLE) nothing is queued and `done` is not called.
+  // Writes are applied in the order of the calls. One that the store refuses fails alone: what was
+  // given to the store with it is tried again, halved until the bad ones stand alone. Where the
+  // store cannot be reached (UNAVAILABLE) all of them fail, without being tried one by one; some
+  // may have been applied nonetheless. Where the queue is full (RESOURCE_EXHAUSTED) or closed
+  // (UNAVAILABLE) nothing is queued and `done` is not called.
   absl::Status Write(StoreWrite write, Done done = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits until everything queued before the call has been tried. Returns the first error since
@@ -41,6 +44,8 @@ class StoreWriter {
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t failed_writes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // How the last write ended.
+  absl::Status health() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Entry {
@@ -50,6 +55,8 @@ class StoreWriter {
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void ApplyBatch(std::vector<Entry> batch) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Outcomes in the order of the writes.
+  void ApplyRange(absl::Span<const StoreWrite> writes, absl::Span<absl::Status> outcomes);
   void Note(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -61,6 +68,7 @@ class StoreWriter {
   uint64_t tried_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t failed_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
+  absl::Status last_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -97,6 +98,64 @@ TEST(StoreWriterTest, OneBadWriteDoesNotTakeItsNeighboursAlong) {
   absl::MutexLock lock(&mutex);
   EXPECT_THAT(outcomes, ElementsAre("", "thirteen", ""));
   EXPECT_THAT(*store.LoadConsumed(kJob), SizeIs(2));
+}
+
+// Counts calls, and fails those that hold a step above the limit.
+class PickyStore : public MemoryStore {
+ public:
+  PickyStore(uint64_t limit, absl::Status failure) : limit_(limit), failure_(std::move(failure)) {}
+
+  absl::Status Apply(absl::Span<const StoreWrite> writes) override {
+    absl::MutexLock lock(&mutex_);
+    const auto open = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return open_; };
+    mutex_.Await(absl::Condition(&open));
+    ++calls_;
+    // As a store does that cannot hold all in one transaction, it keeps what came before the bad
+    // write.
+    for (const StoreWrite& write : writes) {
+      if (std::get<StoreConsumed>(write).batch.step() > limit_) return failure_;
+      if (absl::Status status = MemoryStore::Apply({write}); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+  void Open() {
+    absl::MutexLock lock(&mutex_);
+    open_ = true;
+  }
+  int calls() {
+    absl::MutexLock lock(&mutex_);
+    return calls_;
+  }
+
+ private:
+  const uint64_t limit_;
+  const absl::Status failure_;
+  absl::Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+  int calls_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+TEST(StoreWriterTest, FindsAFewBadWritesAmongManyInFewTries) {
+  PickyStore store(999, absl::InvalidArgumentError("too far"));
+  StoreWriter writer(&store);
+  for (uint64_t step = 0; step < 512; ++step) ASSERT_TRUE(writer.Write(Batch(step)).ok());
+  ASSERT_TRUE(writer.Write(Batch(1000)).ok());
+  for (uint64_t step = 512; step < 1000; ++step) ASSERT_TRUE(writer.Write(Batch(step)).ok());
+  store.Open();
+  EXPECT_TRUE(absl::IsInvalidArgument(writer.Flush()));
+  EXPECT_EQ(writer.failed_writes(), 1u);
+  EXPECT_THAT(*store.LoadConsumed(kJob), SizeIs(1000));
+  EXPECT_LT(store.calls(), 50);
+}
+
+TEST(StoreWriterTest, DoesNotTryEveryWriteWhereTheStoreIsAway) {
+  PickyStore store(0, absl::UnavailableError("away"));
+  StoreWriter writer(&store);
+  for (uint64_t step = 1; step <= 500; ++step) ASSERT_TRUE(writer.Write(Batch(step)).ok());
+  store.Open();
+  EXPECT_TRUE(absl::IsUnavailable(writer.Flush()));
+  EXPECT_EQ(writer.failed_writes(), 500u);
+  EXPECT_LE(store.calls(), 2);  // the writer may have taken the first ones before the others came
 }
 
 TEST(StoreWriterTest, AFullQueueRefuses) {

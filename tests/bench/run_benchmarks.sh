@@ -2,10 +2,13 @@
 # Runs every benchmark of a build, one after the other, so that they do not disturb each other.
 #   run_benchmarks.sh BUILD [--requests DIR] [arguments of Google Benchmark, as --benchmark_filter=Plan]
 #   run_benchmarks.sh BUILD --training-step [arguments of training_step_report, as --long]
+#   run_benchmarks.sh BUILD --service [rpc|large|fairness|memory|wait|soak [arguments of service_load]]
 #   run_benchmarks.sh BUILD --accuracy [arguments of bench/accuracy, as --seeds 5]
 # --requests: batches of the plan benchmark from DIR/SETTING.{baseline,paper}.jsonl instead of made.
 # --training-step: only what docs/worker.md says of a training step, beside PyTorch where that is
 # installed (Debian's python3-torch and libopenblas0).
+# --service: only what docs/coordinator.md says a coordinator takes; without a name all but the soak,
+# which takes an hour.
 # --accuracy: only what a model learns under fixed and dynamic budgets, which takes minutes.
 set -euo pipefail
 BUILD="$1"
@@ -39,6 +42,26 @@ training_step() {
 if [ "${1:-}" = --training-step ]; then
   shift
   training_step "$@"
+  exit
+fi
+service() {
+  export SPARSEBALANCE_BIN_DIR="$PWD/$BUILD/bin"
+  printf '\n== service_load %s\n' "$*"
+  "$BUILD/bench/service_load" "$@" | tee "build/bench/service_load_$1.txt"
+}
+
+if [ "${1:-}" = --service ]; then
+  shift
+  if [ $# -gt 0 ]; then
+    service "$@"
+  else
+    service rpc
+    service large
+    service fairness
+    service fairness --huge
+    service memory
+    service wait
+  fi
   exit
 fi
 if [ "${1:-}" = --accuracy ]; then

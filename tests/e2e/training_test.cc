@@ -22,6 +22,20 @@ void ExpectEachTrained(const std::map<uint64_t, int>& times, size_t sequences, i
   for (const auto& [id, count] : times) EXPECT_EQ(count, expected) << "sequence " << id;
 }
 
+// How often each sequence was trained in what the final model has seen: a step that was run again
+// from a checkpoint counts as its last run.
+std::map<uint64_t, int> TimesInTheEnd(const std::vector<v1::PlanRecord>& records, uint64_t steps) {
+  std::map<uint64_t, std::set<uint64_t>> last;  // by step
+  for (const v1::PlanRecord& record : records) {
+    for (const auto& [id, times] : TimesTrained({record}, 0, steps)) last[record.step()].insert(id);
+  }
+  std::map<uint64_t, int> times;
+  for (const auto& [step, ids] : last) {
+    for (const uint64_t id : ids) ++times[id];
+  }
+  return times;
+}
+
 TEST(TrainingTest, TwoWorkersTrainAnEpochByPlansAndLeaveASummary) {
   Cluster cluster;
   cluster.PackData(/*documents=*/90, /*shortest=*/20, /*longest=*/500);
@@ -270,7 +284,9 @@ TEST(TrainingTest, AfterAWorkersDeathTheOthersStopAndAllResumeFromTheCheckpoint)
                                     "--hidden-size",
                                     "96",
                                     "--layers",
-                                    "3"};
+                                    "3",
+                                    "--max-rejoins",
+                                    "0"};
   {
     auto one = cluster.StartWorker(2, 1, flags);
     auto zero = cluster.StartWorker(2, 0, flags);
@@ -285,16 +301,66 @@ TEST(TrainingTest, AfterAWorkersDeathTheOthersStopAndAllResumeFromTheCheckpoint)
   ASSERT_EQ(zero->Wait(), 0) << zero->Output();
   ASSERT_EQ(one->Wait(), 0) << one->Output();
   EXPECT_THAT(zero->Output(), HasSubstr("resuming from"));
-  // Counted from the checkpoint: the records of the second life alone cover the steps after it.
-  std::map<uint64_t, std::set<uint64_t>> last;  // by step
-  for (const v1::PlanRecord& record : cluster.Records("sparsebalance")) {
-    for (const auto& [id, times] : TimesTrained({record}, 0, 20)) last[record.step()].insert(id);
+  ExpectEachTrained(TimesInTheEnd(cluster.Records("sparsebalance"), 20), 160, 1);
+}
+
+TEST(TrainingTest, AfterAWorkersDeathTheOthersJoinItsNewProcessWithoutHelp) {
+  Cluster cluster;
+  cluster.PackData(160, 200, 500);
+  cluster.StartCoordinator();
+  const std::vector<std::string> flags = {"--steps",
+                                          "20",
+                                          "--checkpoint-dir",
+                                          cluster.checkpoints(),
+                                          "--checkpoint-every",
+                                          "5",
+                                          "--hidden-size",
+                                          "96",
+                                          "--layers",
+                                          "3"};
+  auto one = cluster.StartWorker(2, 1, flags);
+  const auto zero = cluster.StartWorker(2, 0, flags);
+  ASSERT_TRUE(zero->WaitForLine("step   7/20").has_value()) << zero->Output();
+  one->Signal(SIGKILL);
+  one->Wait();
+  ASSERT_TRUE(zero->WaitForLine("joining again from the newest checkpoint, attempt 1 of 5"))
+      << zero->Output();
+  std::vector<std::string> again = flags;
+  again.push_back("--resume");
+  one = cluster.StartWorker(2, 1, again);
+  ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+  ASSERT_EQ(one->Wait(), 0) << one->Output();
+  EXPECT_THAT(zero->Output(), HasSubstr("resuming from"));
+  ExpectEachTrained(TimesInTheEnd(cluster.Records("sparsebalance"), 20), 160, 1);
+}
+
+TEST(TrainingTest, AWorkerThatIsStartedAgainAfterTheLastStepWaitsForNobody) {
+  Cluster cluster;
+  cluster.PackData(30, 20, 300);
+  cluster.StartCoordinator();
+  std::vector<std::string> flags = {"--steps", "4", "--checkpoint-dir", cluster.checkpoints()};
+  {
+    auto one = cluster.StartWorker(2, 1, flags);
+    auto zero = cluster.StartWorker(2, 0, flags);
+    ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+    ASSERT_EQ(one->Wait(), 0) << one->Output();
   }
-  std::map<uint64_t, int> times;
-  for (const auto& [step, ids] : last) {
-    for (const uint64_t id : ids) ++times[id];
-  }
-  ExpectEachTrained(times, 160, 1);
+  flags.push_back("--resume");
+  const auto again = cluster.StartWorker(2, 1, flags);
+  EXPECT_EQ(again->Wait(), 0) << again->Output();
+  EXPECT_THAT(again->Output(), HasSubstr("nothing is left to train"));
+}
+
+TEST(TrainingTest, AWorkerThatLosesItsPeerWithoutCheckpointsSaysThatItCannotGoOn) {
+  Cluster cluster;
+  cluster.PackData(160, 200, 500);
+  cluster.StartCoordinator();
+  auto one = cluster.StartWorker(2, 1, {"--steps", "2000"});
+  const auto zero = cluster.StartWorker(2, 0, {"--steps", "2000"});
+  ASSERT_TRUE(zero->WaitForLine("step   3/2000").has_value()) << zero->Output();
+  one->Signal(SIGKILL);
+  EXPECT_EQ(zero->Wait(), 4) << zero->Output();
+  EXPECT_THAT(zero->Output(), HasSubstr("without --checkpoint-dir there is nothing to go on from"));
 }
 
 TEST(TrainingTest, WorkersWaitForACoordinatorThatComesLaterAndSaySo) {

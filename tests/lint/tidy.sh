@@ -9,7 +9,7 @@ set -euo pipefail
 readonly BUILD="$1" JOBS="$2" TOGETHER=10
 export FOLDER="$PWD/build/lint"
 export FLAGS="-std=c++20 -fopenmp -I$PWD -isystem $PWD/$BUILD/proto/generated
-  -DSPARSEBALANCE_VERSION=\"0\" -DSPARSEBALANCE_DATA_PROGRAM=\"\" -DCPPHTTPLIB_OPENSSL_SUPPORT -DCPPHTTPLIB_ZLIB_SUPPORT
+  -DSPARSEBALANCE_VERSION=\"0\" -DSPARSEBALANCE_DATA_PROGRAM=\"\" -DSPARSEBALANCE_FUZZ_TARGET=\"\" -DCPPHTTPLIB_OPENSSL_SUPPORT -DCPPHTTPLIB_ZLIB_SUPPORT
   -DCPPHTTPLIB_BROTLI_SUPPORT"
 
 # CUDA's headers, where BUILD has found them; without them the few sources that need them are left

@@ -3,38 +3,53 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "coordinator/planner/status_payload.h"
 #include "coordinator/service/status_conversion.h"
-#include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
-#include "grpcpp/support/channel_arguments.h"
+#include "sparsebalance/v1/errors.pb.h"
 
 namespace sparsebalance {
 
-std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  // A dead host is noticed within half a minute even where no packet comes back; the coordinator
-  // allows a ping every ten seconds.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
-  // A restarted coordinator is found again within about a second.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  // The plan of a large job is bigger than the default limit of 4 MiB.
-  arguments.SetMaxReceiveMessageSize(256 << 20);
-  // Several jobs in one process keep connections of their own, so that one cannot block another.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+CoordinatorClient::CoordinatorClient(const std::string& addresses, std::shared_ptr<ClientTls> tls)
+    : tls_(std::move(tls)), replicas_(addresses) {}
+
+CoordinatorClient::Connection CoordinatorClient::Current() {
+  absl::MutexLock lock(&mutex_);
+  // Read before the credentials are: what comes in between is then taken up by the next call.
+  const uint64_t version = tls_ == nullptr ? 0 : tls_->version();
+  if (connection_.stub == nullptr || version != tls_version_ ||
+      connection_.address != replicas_.current()) {
+    connection_ = {replicas_.current(), v1::Coordinator::NewStub(MakeCoordinatorChannel(
+                                            replicas_.current(), tls_.get()))};
+    tls_version_ = version;
+  }
+  return connection_;
 }
 
-CoordinatorClient::CoordinatorClient(std::shared_ptr<grpc::Channel> channel)
-    : stub_(v1::Coordinator::NewStub(std::move(channel))) {}
+void CoordinatorClient::Learn(const std::string& address, const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  if (const auto owner = planner::GetDetail<v1::NotOwner>(status)) {
+    replicas_.Answered(address);
+    if (!owner->owner_address().empty()) {
+      replicas_.Redirected(owner->owner_address(), absl::Now());
+    }
+    return;
+  }
+  // A coordinator that shuts down is on its way to being unreachable; one that let the deadline of
+  // a poll pass without ending it stands still.
+  const bool silent =
+      absl::IsDeadlineExceeded(status) && !planner::GetDetail<v1::MissingRanks>(status).has_value();
+  if (absl::IsUnavailable(status) || silent) {
+    replicas_.Unreachable(address, absl::Now());
+  } else {
+    replicas_.Answered(address);
+  }
+}
 
 template <typename Request, typename Response>
 absl::StatusOr<Response> CoordinatorClient::Call(
     grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
     const Request& request, absl::Duration timeout, grpc::ClientContext& context) {
+  const Connection connection = Current();
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   {
     absl::MutexLock lock(&mutex_);
@@ -42,12 +57,14 @@ absl::StatusOr<Response> CoordinatorClient::Call(
     active_.insert(&context);
   }
   Response response;
-  const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
+  const absl::Status status =
+      FromGrpcStatus((connection.stub.get()->*method)(&context, request, &response));
   {
     absl::MutexLock lock(&mutex_);
     active_.erase(&context);
   }
-  if (!status.ok()) return FromGrpcStatus(status);
+  Learn(connection.address, status);
+  if (!status.ok()) return status;
   return response;
 }
 

@@ -15,15 +15,19 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "sparsebalance/v1/coordinator.grpc.pb.h"
+#include "worker/client/channel_credentials.h"
+#include "worker/client/replica_list.h"
 
 namespace sparsebalance {
 
-// Plaintext channel with keepalive that a coordinator with default settings accepts.
-std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(const std::string& address);
-
 class CoordinatorClient {
  public:
-  explicit CoordinatorClient(std::shared_ptr<grpc::Channel> channel);
+  // `addresses`: HOST:PORT of one replica or of several, with commas between. Calls go to one of
+  // them, to the next once it cannot be reached, and to the one that a NotOwner answer names; each
+  // call is made once, trying again is up to the caller.
+  // `tls` null: plaintext. When the client's certificate or the CA is rotated, new calls go through
+  // a connection opened with the new ones; those under way end on the old.
+  CoordinatorClient(const std::string& addresses, std::shared_ptr<ClientTls> tls);
 
   // `timeout` bounds the whole call, long poll included.
   absl::StatusOr<v1::RegisterJobResponse> RegisterJob(const v1::RegisterJobRequest& request,
@@ -64,8 +68,20 @@ class CoordinatorClient {
     return Call(method, request, timeout, context);
   }
 
-  std::unique_ptr<Stub> stub_;
+  // A stub and the address that it calls.
+  struct Connection {
+    std::string address;
+    std::shared_ptr<Stub> stub;
+  };
+  Connection Current() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Draws its conclusions about where to call next.
+  void Learn(const std::string& address, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::shared_ptr<ClientTls> tls_;
   absl::Mutex mutex_;
+  ReplicaList replicas_ ABSL_GUARDED_BY(mutex_);
+  uint64_t tls_version_ ABSL_GUARDED_BY(mutex_) = 0;
+  Connection connection_ ABSL_GUARDED_BY(mutex_);
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<grpc::ClientContext*> active_ ABSL_GUARDED_BY(mutex_);
 };

@@ -53,7 +53,7 @@ NodeSession::NodeSession(NodeSessionOptions options, v1::JobSpec spec, const Sto
       }()),
       spec_(std::move(spec)),
       stop_(stop),
-      client_(MakeCoordinatorChannel(options_.address)) {}
+      client_(options_.address, options_.tls) {}
 
 NodeSession::~NodeSession() { StopThreads(); }
 

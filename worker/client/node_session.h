@@ -27,6 +27,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "sparsebalance/v1/coordinator.pb.h"
+#include "worker/client/channel_credentials.h"
 #include "worker/client/coordinator_client.h"
 #include "worker/client/plan_source.h"
 #include "worker/client/stop_signal.h"
@@ -34,8 +35,10 @@
 namespace sparsebalance {
 
 struct NodeSessionOptions {
-  std::string address = "127.0.0.1:7070";  // host:port
-  std::string node_id;                     // unique within the job
+  // HOST:PORT of the coordinator, or of each of its replicas, with commas between.
+  std::string address = "127.0.0.1:7070";
+  std::shared_ptr<ClientTls> tls;  // null: plaintext
+  std::string node_id;             // unique within the job
   // Of this process; a restarted one has a higher value. 0: microseconds since 1970.
   uint64_t incarnation = 0;
   // How long to wait for a coordinator or for the other nodes at start; infinite by default.

@@ -4,10 +4,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/planner/status_payload.h"
+#include "sparsebalance/v1/errors.pb.h"
 #include "worker/client/backoff.h"
 #include "worker/client/node_session.h"
 
 namespace sparsebalance {
+namespace {
+
+// Another replica answers for the job, or none does: it has to be registered there.
+bool NeedsOwner(const absl::Status& status) {
+  return planner::GetDetail<v1::NotOwner>(status).has_value();
+}
+
+}  // namespace
 
 bool NodeSession::ExchangeNeeded() const {
   if (!health_.ok()) return false;
@@ -122,7 +132,7 @@ bool NodeSession::HandleFailure(const v1::ExchangeStepRequest& request,
       absl::StrCat("job ", spec_.job().name(), ", plan of step ", step, ": ",
                    absl::StatusCodeToString(status.code()), ": ", status.message());
   if (absl::IsCancelled(status)) return true;  // training has moved on, or the session closes
-  if (absl::IsAborted(status) || absl::IsNotFound(status)) {
+  if (absl::IsAborted(status) || absl::IsNotFound(status) || NeedsOwner(status)) {
     options_.log(what);
     absl::MutexLock lock(&mutex_);
     away_ = true;
@@ -215,7 +225,8 @@ void NodeSession::HeartbeatLoop() {
     absl::MutexLock lock(&mutex_);
     if (reply.ok()) {
       leader_epoch_ = std::max(leader_epoch_, reply->leader_epoch());
-    } else if ((absl::IsAborted(reply.status()) || absl::IsNotFound(reply.status())) &&
+    } else if ((absl::IsAborted(reply.status()) || absl::IsNotFound(reply.status()) ||
+                NeedsOwner(reply.status())) &&
                request.node().generation() == generation_) {
       rejoin_needed_ = true;
       away_ = true;

@@ -56,7 +56,7 @@ class NodeSessionTest : public ::testing::Test {
   void StartServer() {
     ServerConfig config;
     config.listen = {"127.0.0.1", port_};
-    config.store_path = folder_ / "store.sqlite";
+    config.state.location = *StoreLocation::Parse(folder_ / "store.sqlite");
     auto server = CoordinatorServer::Start(config);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

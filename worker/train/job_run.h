@@ -48,6 +48,13 @@ class JobRun {
   // Gives the ranks back to the coordinator.
   void Leave(const std::string& reason, bool finished);
 
+  // The checkpoint to resume from lies behind the last step, and nothing is to be exported: there
+  // is nothing to join the others for.
+  bool AllDone() const {
+    return checkpoint_.has_value() && checkpoint_->position.next_step >= train_.steps &&
+           train_.export_dir.empty();
+  }
+
   const std::string& policy() const { return policy_; }
   const TrainOptions& train() const { return train_; }
   NodeSession* session() { return session_.get(); }  // null: standalone
@@ -71,11 +78,12 @@ class JobRun {
   std::unique_ptr<PlanSource> wrapped_;
   PlanSource* plans_ = nullptr;
   std::unique_ptr<NodeRendezvous> rendezvous_;
-  std::vector<std::unique_ptr<Trainer>> trainers_;
 
   absl::Mutex mutex_;
   absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Communicator>> comms_ ABSL_GUARDED_BY(mutex_);
+  // Last, so that they go first: a trainer that was stopped within a step aborts its communicator.
+  std::vector<std::unique_ptr<Trainer>> trainers_;
 };
 
 }  // namespace sparsebalance

@@ -12,6 +12,7 @@
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/settings_text.h"
 #include "kernels/status_macros.h"
+#include "worker/client/channel_flags.h"
 
 namespace sparsebalance {
 namespace {
@@ -41,8 +42,10 @@ void AddJobFlags(CLI::App& app, WorkerFlags& flags) {
          "name of the job, the same on every node")
       ->default_str("job");
   job->add_option("--coordinator", flags.node.coordinator,
-                  "address of the coordinator; empty: standalone, all ranks in this process")
+                  "address of the coordinator, or of each of its replicas with commas between; "
+                  "empty: standalone, all ranks in this process")
       ->capture_default_str();
+  AddChannelFlags(*job, flags.node.security, flags.node.insecure);
   job->add_option("--node-id", flags.node.session.node_id,
                   "name of this node, unique in the job; default: the host's name");
   job->add_option("--ranks", flags.node.ranks,
@@ -62,6 +65,11 @@ void AddJobFlags(CLI::App& app, WorkerFlags& flags) {
       ->capture_default_str();
   job->add_option("--interface", flags.node.interface,
                   "network interface instead of --bind-host, for example eth0");
+  job->add_option("--max-rejoins", flags.node.max_rejoins,
+                  "times in a row to join again from the newest checkpoint after a peer was lost; "
+                  "0: end with code 4")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   job->add_option("--start-timeout-s", flags.start_timeout_s,
                   "how long to wait for the coordinator and the other nodes; 0: for ever")
       ->capture_default_str();

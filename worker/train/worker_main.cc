@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "coordinator/config/arguments.h"
 #include "kernels/all_backends.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -100,7 +101,7 @@ int Main(int argc, char** argv) {
   app.footer(VerbsHelp());
   app.set_version_flag("--version", std::string(SPARSEBALANCE_VERSION));
   try {
-    app.parse(argc, argv);
+    app.parse(ReversedArguments(app, argc, argv));
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     return code == 0 ? 0 : kExitUsage;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <set>
 #include <thread>
@@ -148,6 +149,137 @@ absl::Status FillVocabulary(const data::IndexedDataset& dataset, TrainOptions& t
   return absl::OkStatus();
 }
 
+// A peer is gone, or another process has taken its place: what a new start would mend.
+bool LostPeer(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
+}
+
+// A node from its first join to its last step: attempts, each from the newest checkpoint.
+class NodeRun {
+ public:
+  NodeRun(const WorkerNodeOptions& options, const data::IndexedDataset& dataset,
+          const StopSignal& stop)
+      : options_(options), dataset_(dataset), stop_(stop) {}
+
+  absl::StatusOr<WorkerNodeResult> Run() {
+    if (!options_.metrics_listen.empty()) {
+      SB_ASSIGN_OR_RETURN(metrics_, WorkerMetrics::Serve(options_.metrics_listen));
+    }
+    int rejoins = 0;
+    absl::Duration pause = options_.rejoin_pause;
+    while (true) {
+      const absl::StatusOr<WorkerNodeResult> result = Attempt();
+      if (result.ok() || !LostPeer(result.status()) || !begun_) return result;
+      if (progressed_) {
+        rejoins = 0;
+        pause = options_.rejoin_pause;
+      }
+      if (!MayRejoin(result.status(), rejoins)) return result;
+      options_.log(absl::StrCat("a peer was lost (", result.status().message(),
+                                "); joining again from the newest checkpoint, attempt ", ++rejoins,
+                                " of ", options_.max_rejoins));
+      if (stop_.WaitFor(pause)) return result;
+      pause = std::min(pause * 2, absl::Minutes(1));
+      options_.train.resume = true;
+      // The peers that are left must be able to tell this life of the process from the last.
+      options_.session.incarnation = 0;
+    }
+  }
+
+ private:
+  bool MayRejoin(const absl::Status& why, int rejoins) const {
+    if (stop_.requested() || options_.coordinator.empty() || options_.max_rejoins == 0)
+      return false;
+    if (options_.train.checkpoint_dir.empty()) {
+      options_.log(absl::StrCat("a peer was lost (", why.message(),
+                                "), and without --checkpoint-dir there is nothing to go on from"));
+      return false;
+    }
+    return rejoins < options_.max_rejoins;
+  }
+
+  absl::Status OpenOutput() {
+    if (!HoldsRank0() || options_.output_dir.empty()) return absl::OkStatus();
+    std::error_code error;
+    std::filesystem::create_directories(options_.output_dir, error);
+    steps_file_ = std::ofstream(options_.output_dir + "/steps.jsonl",
+                                options_.train.resume ? std::ios::app : std::ios::trunc);
+    if (steps_file_) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot write to the output folder ", options_.output_dir));
+  }
+
+  bool HoldsRank0() const {
+    return std::find(options_.ranks.begin(), options_.ranks.end(), 0u) != options_.ranks.end();
+  }
+
+  absl::StatusOr<WorkerNodeResult> Attempt() {
+    begun_ = false;
+    progressed_ = false;
+    std::vector<std::unique_ptr<JobRun>> runs;
+    for (const std::string& policy : options_.policies) {
+      SB_ASSIGN_OR_RETURN(std::unique_ptr<JobRun> run,
+                          JobRun::Create(options_, policy, &dataset_, &stop_));
+      runs.push_back(std::move(run));
+    }
+    if (std::all_of(runs.begin(), runs.end(), [](const auto& run) { return run->AllDone(); })) {
+      options_.log("all steps were done before; nothing is left to train");
+      return WorkerNodeResult();
+    }
+    if (HoldsRank0() && options_.profile_at_start && options_.replay_plans.empty() &&
+        runs.front()->session() != nullptr) {
+      SB_RETURN_IF_ERROR(
+          EnsureProfile(*runs.front()->session(), runs.front()->train(), dataset_, options_.log));
+    }
+    SB_RETURN_IF_ERROR(OpenOutput());
+    // As after a new start, the report begins where this attempt does.
+    RunReport report;
+    for (const std::string& policy : options_.policies) report.AddPolicy(policy);
+    const auto on_step = [&](const std::string& policy, const StepRecord& record) {
+      // A step that was trained before the peer was lost is no progress: it may be what kills it.
+      uint64_t& next = next_step_[policy];
+      if (record.step >= next) {
+        next = record.step + 1;
+        progressed_ = true;
+      }
+      report.Add(policy, record);
+      if (steps_file_.is_open()) steps_file_ << FormatStepJson(policy, record) << std::flush;
+      if (metrics_ != nullptr) metrics_->Record(policy, record);
+      if (options_.on_step) options_.on_step(policy, record);
+    };
+    begun_ = true;
+    RankThreads threads(options_, runs, stop_, on_step);
+    const absl::StatusOr<WorkerNodeResult::End> end = threads.Run();
+    const bool finished = end.ok() && *end == WorkerNodeResult::End::kFinished;
+    for (const std::unique_ptr<JobRun>& run : runs) {
+      run->Leave(!end.ok()  ? std::string(end.status().message())
+                 : finished ? "finished"
+                            : "stopped",
+                 finished);
+    }
+    if (!end.ok()) return end.status();
+    for (const std::unique_ptr<JobRun>& run : runs) SB_RETURN_IF_ERROR(run->WriteCoverage());
+
+    WorkerNodeResult result;
+    result.end = *end;
+    result.summaries = report.Summaries();
+    if (HoldsRank0() && !options_.output_dir.empty()) {
+      SB_RETURN_IF_ERROR(
+          WriteFile(options_.output_dir + "/summary.json", FormatJson(result.summaries)));
+    }
+    return result;
+  }
+
+  WorkerNodeOptions options_;
+  const data::IndexedDataset& dataset_;
+  const StopSignal& stop_;
+  std::unique_ptr<WorkerMetrics> metrics_;
+  std::ofstream steps_file_;
+  bool begun_ = false;       // the attempt has come as far as joining
+  bool progressed_ = false;  // the attempt has trained a step that none before it had
+  std::map<std::string, uint64_t> next_step_;  // by policy, over all attempts
+};
+
 }  // namespace
 
 absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
@@ -159,65 +291,12 @@ absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
   SB_RETURN_IF_ERROR(FillVocabulary(dataset, options.train));
   SB_RETURN_IF_ERROR(ChooseDevice(options.train, options.ranks.size(), options.log));
   SB_RETURN_IF_ERROR(FitTokenCap(options.train, options.ranks.size(), options.log));
-  std::unique_ptr<WorkerMetrics> metrics;
-  if (!options.metrics_listen.empty()) {
-    SB_ASSIGN_OR_RETURN(metrics, WorkerMetrics::Serve(options.metrics_listen));
+  if (!options.coordinator.empty()) {
+    SB_ASSIGN_OR_RETURN(
+        options.session.tls,
+        LoadChannelSecurity(options.coordinator, options.security, options.insecure));
   }
-
-  std::vector<std::unique_ptr<JobRun>> runs;
-  for (const std::string& policy : options.policies) {
-    SB_ASSIGN_OR_RETURN(std::unique_ptr<JobRun> run,
-                        JobRun::Create(options, policy, &dataset, &stop));
-    runs.push_back(std::move(run));
-  }
-  const bool holds_rank_0 =
-      std::find(options.ranks.begin(), options.ranks.end(), 0u) != options.ranks.end();
-  if (holds_rank_0 && options.profile_at_start && options.replay_plans.empty() &&
-      runs.front()->session() != nullptr) {
-    SB_RETURN_IF_ERROR(
-        EnsureProfile(*runs.front()->session(), runs.front()->train(), dataset, options.log));
-  }
-
-  RunReport report;
-  for (const std::string& policy : options.policies) report.AddPolicy(policy);
-  std::ofstream steps_file;
-  if (holds_rank_0 && !options.output_dir.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(options.output_dir, error);
-    steps_file.open(options.output_dir + "/steps.jsonl",
-                    options.train.resume ? std::ios::app : std::ios::trunc);
-    if (!steps_file) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("cannot write to the output folder ", options.output_dir));
-    }
-  }
-  const auto on_step = [&](const std::string& policy, const StepRecord& record) {
-    report.Add(policy, record);
-    if (steps_file.is_open()) steps_file << FormatStepJson(policy, record) << std::flush;
-    if (metrics != nullptr) metrics->Record(policy, record);
-    if (options.on_step) options.on_step(policy, record);
-  };
-
-  RankThreads threads(options, runs, stop, on_step);
-  const absl::StatusOr<WorkerNodeResult::End> end = threads.Run();
-  const bool finished = end.ok() && *end == WorkerNodeResult::End::kFinished;
-  for (const std::unique_ptr<JobRun>& run : runs) {
-    run->Leave(!end.ok()  ? std::string(end.status().message())
-               : finished ? "finished"
-                          : "stopped",
-               finished);
-  }
-  if (!end.ok()) return end.status();
-  for (const std::unique_ptr<JobRun>& run : runs) SB_RETURN_IF_ERROR(run->WriteCoverage());
-
-  WorkerNodeResult result;
-  result.end = *end;
-  result.summaries = report.Summaries();
-  if (holds_rank_0 && !options.output_dir.empty()) {
-    SB_RETURN_IF_ERROR(
-        WriteFile(options.output_dir + "/summary.json", FormatJson(result.summaries)));
-  }
-  return result;
+  return NodeRun(options, dataset, stop).Run();
 }
 
 }  // namespace sparsebalance

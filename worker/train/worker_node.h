@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/client/channel_credentials.h"
 #include "worker/client/node_session.h"
 #include "worker/client/stop_signal.h"
 #include "worker/train/run_report.h"
@@ -25,8 +26,16 @@ struct WorkerNodeOptions {
   // Empty: standalone, without a coordinator; this node then holds every rank and trains by the
   // `length` plans that it computes itself, or by a record.
   std::string coordinator = "127.0.0.1:7070";
+  ChannelSecurity security;  // without a CA: plaintext
+  bool insecure = false;     // plaintext also to other machines
   NodeSessionOptions session;
   std::vector<uint32_t> ranks;  // global ranks of this node, at least one
+
+  // Times in a row that the node, having lost a peer, joins again from the newest checkpoint
+  // without getting further than before; 0: it ends instead. Needs a folder of checkpoints.
+  int max_rejoins = 5;
+  // Before the first of them; doubled for each that follows, at most a minute.
+  absl::Duration rejoin_pause = absl::Seconds(1);
 
   std::string bind_host = "127.0.0.1";  // where this node's ranks listen for the others
   std::string interface;                // or: the network interface to listen on
@@ -56,7 +65,9 @@ struct WorkerNodeResult {
 // Blocks until the run is over. Errors, by code:
 //   INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS  bad options, data or checkpoint
 //   ALREADY_EXISTS        the coordinator has another job, node or rank in this place
-//   UNAVAILABLE, ABORTED  a peer was lost or replaced: restart from the last checkpoint
+//   UNAVAILABLE, ABORTED, DEADLINE_EXCEEDED
+//                         a peer was lost or replaced, and joining again from the newest checkpoint
+//                         was not possible or did not help
 //   FAILED_PRECONDITION   the ranks do not agree (other data, another version)
 //   OUT_OF_RANGE          gradients were not finite too often in a row
 //   RESOURCE_EXHAUSTED    memory ran out

@@ -106,7 +106,10 @@ absl::Status Run(ProfileFlags& flags) {
   const std::string& address = flags.worker.node.coordinator;
   if (flags.coordinator->count() == 0 || address.empty()) return absl::OkStatus();
 
-  CoordinatorClient client(MakeCoordinatorChannel(address));
+  SB_ASSIGN_OR_RETURN(
+      const std::shared_ptr<ClientTls> tls,
+      LoadChannelSecurity(address, flags.worker.node.security, flags.worker.node.insecure));
+  CoordinatorClient client(address, tls);
   v1::PutProfileRequest request;
   *request.mutable_profile() = std::move(profile);
   // A busy coordinator may miss the first attempts, which are short; what was measured is worth

@@ -3,13 +3,20 @@
 #include <iostream>
 #include <string>
 
+#include "coordinator/config/arguments.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
 #include "worker/train/exit_codes.h"
 
 namespace sparsebalance {
 
 int RunVerb(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run) {
+  // What a verb prints is its answer: of the log only warnings, beside it.
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("verb"));
+  spdlog::set_pattern("%v");
+  spdlog::set_level(spdlog::level::warn);
   try {
-    app.parse(argc, argv);
+    app.parse(ReversedArguments(app, argc, argv));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }

@@ -385,7 +385,7 @@ int Memory() {
       v1::SequenceCoverage* entry = request.add_entries();
       entry->set_sequence_id(id);
       entry->set_tokens(8192);
-      for (const auto& [budget, coverage] : {std::pair{1u, 0.3}, {8u, 0.8}, {64u, 1.0}}) {
+      for (const auto& [budget, coverage] : {std::pair{1u, 0.0}, {8u, 0.8}, {64u, 1.0}}) {
         entry->mutable_coverage()->add_budget_blocks(budget);
         entry->mutable_coverage()->add_coverage(coverage);
       }

@@ -11,11 +11,11 @@
 namespace sparsebalance::security {
 namespace {
 
-constexpr size_t kMaxShownBytes = 200;
+constexpr size_t kMaxLoggedBytes = 200;
 
 // What a caller sends must not be able to write lines of the log.
 std::string Shown(std::string_view text) {
-  return absl::CHexEscape(absl::string_view(text.data(), std::min(text.size(), kMaxShownBytes)));
+  return absl::CHexEscape(absl::string_view(text.data(), std::min(text.size(), kMaxLoggedBytes)));
 }
 
 bool Covers(const Grant& grant, Scope scope, std::string_view name_space) {

@@ -12,7 +12,7 @@ namespace sparsebalance::security {
 namespace {
 
 constexpr size_t kMaxNameBytes = 2048;
-constexpr size_t kMaxShownBytes = 256;
+constexpr size_t kMaxLabelBytes = 256;
 
 bool IsName(std::string_view name) {
   return !name.empty() && name.size() <= kMaxNameBytes &&
@@ -33,8 +33,8 @@ std::string_view View(grpc::string_ref text) { return {text.data(), text.size()}
 }  // namespace
 
 std::string PeerIdentity::ToString() const {
-  if (!uris.empty()) return absl::StrCat("uri:", uris.front().substr(0, kMaxShownBytes));
-  if (!dns.empty()) return absl::StrCat("dns:", dns.front().substr(0, kMaxShownBytes));
+  if (!uris.empty()) return absl::StrCat("uri:", uris.front().substr(0, kMaxLabelBytes));
+  if (!dns.empty()) return absl::StrCat("dns:", dns.front().substr(0, kMaxLabelBytes));
   return "nobody";
 }
 

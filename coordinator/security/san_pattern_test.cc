@@ -25,7 +25,7 @@ bool Fits(const std::string& pattern, const PeerIdentity& identity) {
   return !Pattern(pattern).Matches(identity).empty();
 }
 
-std::string Problem(const std::string& text) {
+std::string PatternProblem(const std::string& text) {
   const auto pattern = SanPattern::Parse(text);
   EXPECT_FALSE(pattern.ok()) << text;
   return std::string(pattern.status().message());
@@ -85,17 +85,17 @@ TEST(SanPattern, CapturesTheNamespace) {
 }
 
 TEST(SanPattern, RefusesWhatCouldMeanTwoThings) {
-  EXPECT_THAT(Problem("trainer"), HasSubstr("neither a URI"));
-  EXPECT_THAT(Problem(""), HasSubstr("neither a URI"));
-  EXPECT_THAT(Problem("dns:"), HasSubstr("is empty"));
-  EXPECT_THAT(Problem("spiffe:///ns/ml"), HasSubstr("no host"));
-  EXPECT_THAT(Problem("spiffe://*/ns/ml"), HasSubstr("scheme or host"));
-  EXPECT_THAT(Problem("*://cluster/ns/ml"), HasSubstr("scheme or host"));
-  EXPECT_THAT(Problem("spiffe://c/ns/**"), HasSubstr("'**'"));
-  EXPECT_THAT(Problem("spiffe://c/ns/x{namespace}"), HasSubstr("whole part"));
-  EXPECT_THAT(Problem("spiffe://c/ns/{name}"), HasSubstr("{namespace} only"));
-  EXPECT_THAT(Problem("spiffe://c/{namespace}/{namespace}"), HasSubstr("twice"));
-  EXPECT_THAT(Problem("spiffe://c/a b"), HasSubstr("space"));
+  EXPECT_THAT(PatternProblem("trainer"), HasSubstr("neither a URI"));
+  EXPECT_THAT(PatternProblem(""), HasSubstr("neither a URI"));
+  EXPECT_THAT(PatternProblem("dns:"), HasSubstr("is empty"));
+  EXPECT_THAT(PatternProblem("spiffe:///ns/ml"), HasSubstr("no host"));
+  EXPECT_THAT(PatternProblem("spiffe://*/ns/ml"), HasSubstr("scheme or host"));
+  EXPECT_THAT(PatternProblem("*://cluster/ns/ml"), HasSubstr("scheme or host"));
+  EXPECT_THAT(PatternProblem("spiffe://c/ns/**"), HasSubstr("'**'"));
+  EXPECT_THAT(PatternProblem("spiffe://c/ns/x{namespace}"), HasSubstr("whole part"));
+  EXPECT_THAT(PatternProblem("spiffe://c/ns/{name}"), HasSubstr("{namespace} only"));
+  EXPECT_THAT(PatternProblem("spiffe://c/{namespace}/{namespace}"), HasSubstr("twice"));
+  EXPECT_THAT(PatternProblem("spiffe://c/a b"), HasSubstr("space"));
 }
 
 }  // namespace

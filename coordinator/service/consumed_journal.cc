@@ -26,7 +26,10 @@ void ConsumedJournal::Count(const v1::ConsumedBatch& batch) {
   sequences_ += static_cast<size_t>(batch.sequence_ids_size());
   Epoch& epoch = epochs_[batch.epoch()];
   for (const uint64_t id : batch.sequence_ids()) {
-    if (++epoch.times[id] > 1) ++epoch.twice;
+    if (!epoch.seen.insert(id).second) {
+      ++epoch.repeats[id];
+      ++epoch.twice;
+    }
   }
 }
 
@@ -34,11 +37,15 @@ void ConsumedJournal::Uncount(const v1::ConsumedBatch& batch) {
   sequences_ -= static_cast<size_t>(batch.sequence_ids_size());
   Epoch& epoch = epochs_[batch.epoch()];
   for (const uint64_t id : batch.sequence_ids()) {
-    const auto times = epoch.times.find(id);
-    if (times->second > 1) --epoch.twice;
-    if (--times->second == 0) epoch.times.erase(times);
+    const auto repeats = epoch.repeats.find(id);
+    if (repeats == epoch.repeats.end()) {
+      epoch.seen.erase(id);
+      continue;
+    }
+    if (--repeats->second == 0) epoch.repeats.erase(repeats);
+    --epoch.twice;
   }
-  if (epoch.times.empty()) epochs_.erase(batch.epoch());
+  if (epoch.seen.empty()) epochs_.erase(batch.epoch());
 }
 
 std::optional<uint64_t> ConsumedJournal::Add(const v1::ConsumedBatch& batch) {
@@ -106,7 +113,7 @@ uint64_t ConsumedJournal::stored_count() const {
 }
 
 uint64_t ConsumedJournal::consumed_in_epoch() const {
-  return epochs_.empty() ? 0 : epochs_.rbegin()->second.times.size();
+  return epochs_.empty() ? 0 : epochs_.rbegin()->second.seen.size();
 }
 
 uint64_t ConsumedJournal::consumed_twice() const {
@@ -117,7 +124,7 @@ uint64_t ConsumedJournal::consumed_twice() const {
 
 size_t ConsumedJournal::bytes() const {
   // An id in its batch, and a slot of a hash table that is at least 7/16 full.
-  constexpr size_t kPerSequence = sizeof(uint64_t) + 28;
+  constexpr size_t kPerSequence = sizeof(uint64_t) + 21;
   return sequences_ * kPerSequence + entries_.size() * (sizeof(Entry) + 64);
 }
 

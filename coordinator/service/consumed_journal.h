@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "sparsebalance/v1/coordinator.pb.h"
 
 namespace sparsebalance {
@@ -56,8 +57,9 @@ class ConsumedJournal {
     uint64_t write_id = 0;  // of the write under way; 0: none
   };
   struct Epoch {
-    absl::flat_hash_map<uint64_t, uint32_t> times;  // by sequence id
-    uint64_t twice = 0;
+    absl::flat_hash_set<uint64_t> seen;               // sequence ids
+    absl::flat_hash_map<uint64_t, uint32_t> repeats;  // occurrences beyond the first, of few
+    uint64_t twice = 0;                               // the sum of them
   };
 
   void Count(const v1::ConsumedBatch& batch);

@@ -3,10 +3,24 @@
 #include <utility>
 
 #include "coordinator/service/status_conversion.h"
+#include "grpcpp/support/slice.h"
 
 namespace sparsebalance {
 
 using security::PeerIdentity;
+
+namespace {
+
+// The bytes of an answer without a copy of them.
+grpc::ByteBuffer Shared(const JoinAnswer& answer) {
+  auto* const held = new JoinAnswer(answer);
+  const auto release = [](void* of) { delete static_cast<JoinAnswer*>(of); };
+  // gRPC reads what it sends, and no more.
+  const grpc::Slice slice(const_cast<char*>((*held)->data()), (*held)->size(), release, held);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+}  // namespace
 
 // gRPC keeps a call until OnDone, also while OnCancel runs, and calls neither before the method
 // that made it has returned.
@@ -124,10 +138,29 @@ grpc::ServerUnaryReactor* CoordinatorService::RegisterJob(grpc::CallbackServerCo
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::JoinJob(grpc::CallbackServerContext* context,
-                                                      const v1::JoinJobRequest* request,
-                                                      v1::JoinJobResponse* response) {
-  return AnswerLater("JoinJob", CallClass::kTraining, context, request, response,
-                     &JobRegistry::JoinJob);
+                                                      const grpc::ByteBuffer* request,
+                                                      grpc::ByteBuffer* response) {
+  static constexpr char kMethod[] = "JoinJob";
+  auto* call = new CallReactor(this);
+  v1::JoinJobRequest parsed;
+  grpc::ByteBuffer bytes(*request);  // reading empties it
+  absl::Status status =
+      grpc::SerializationTraits<v1::JoinJobRequest>::Deserialize(&bytes, &parsed).ok()
+          ? absl::OkStatus()
+          : absl::InvalidArgumentError("JoinJob: what was sent is no JoinJobRequest");
+  if (status.ok()) status = Admit(*context, CallClass::kTraining, parsed, *call).status();
+  if (!status.ok()) {
+    Answer<grpc::ByteBuffer>(kMethod, call, status, response);
+    return call;
+  }
+  call->set_cancel(
+      parts_.registry->JoinJob(parsed, [this, response, call](absl::StatusOr<JoinAnswer> answer) {
+        Answer<grpc::ByteBuffer>(
+            kMethod, call,
+            answer.ok() ? Shared(*answer) : absl::StatusOr<grpc::ByteBuffer>(answer.status()),
+            response);
+      }));
+  return call;
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::ExchangeStep(grpc::CallbackServerContext* context,

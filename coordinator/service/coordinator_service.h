@@ -13,12 +13,15 @@
 #include "coordinator/service/job_registry.h"
 #include "coordinator/service/load_gate.h"
 #include "coordinator/service/state_rpcs.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/status.h"
 #include "sparsebalance/v1/coordinator.grpc.pb.h"
 
 namespace sparsebalance {
 
-class CoordinatorService : public v1::Coordinator::CallbackService {
+// JoinJob's messages are taken as bytes: its answer is the same for all nodes of a job and made once.
+class CoordinatorService
+    : public v1::Coordinator::WithRawCallbackMethod_JoinJob<v1::Coordinator::CallbackService> {
  public:
   // Called once for each RPC with the method's short name and the code of its answer.
   using RpcObserver = std::function<void(const char* method, grpc::StatusCode code)>;
@@ -44,8 +47,8 @@ class CoordinatorService : public v1::Coordinator::CallbackService {
                                         const v1::RegisterJobRequest* request,
                                         v1::RegisterJobResponse* response) override;
   grpc::ServerUnaryReactor* JoinJob(grpc::CallbackServerContext* context,
-                                    const v1::JoinJobRequest* request,
-                                    v1::JoinJobResponse* response) override;
+                                    const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ExchangeStep(grpc::CallbackServerContext* context,
                                          const v1::ExchangeStepRequest* request,
                                          v1::ExchangeStepResponse* response) override;

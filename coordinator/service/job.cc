@@ -94,7 +94,7 @@ CancelWait Job::Join(const v1::JoinJobRequest& request, JoinDone done) {
     return [] {};
   }
   if (members_.IsMember(node_id)) {
-    after.Add([done = std::move(done), answer = JoinAnswer()]() mutable { done(answer); });
+    after.Add([done = std::move(done), answer = MakeJoinAnswer()]() mutable { done(answer); });
     return [] {};
   }
   AnswerJoin(node_id, members_.Stale("a later call of the node took the place of this one", 0),
@@ -154,14 +154,15 @@ void Job::TakeUpGeneration(bool kept, Deferred& after) {
   std::vector<std::string> waiting;
   waiting.reserve(join_waiters_.size());
   for (const auto& [node_id, waiter] : join_waiters_) waiting.push_back(node_id);
+  const JoinAnswer answer = MakeJoinAnswer();
   for (const std::string& node_id : waiting) {
-    AnswerJoin(node_id, JoinAnswer(), /*returns=*/false, after);
+    AnswerJoin(node_id, answer, /*returns=*/false, after);
   }
   after.Add([events = env_.events, kept] { events->GenerationFormed(kept); });
   Changed(after);
 }
 
-v1::JoinJobResponse Job::JoinAnswer() {
+JoinAnswer Job::MakeJoinAnswer() {
   v1::JoinJobResponse answer;
   answer.set_generation(members_.generation());
   answer.set_leader_epoch(epoch_.current());
@@ -169,11 +170,11 @@ v1::JoinJobResponse Job::JoinAnswer() {
   answer.set_lease_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(lease_)));
   answer.set_heartbeat_ms(static_cast<uint64_t>(
       std::max<int64_t>(absl::ToInt64Milliseconds(lease_ / env_.options->heartbeat_divisor), 1)));
-  return answer;
+  return std::make_shared<const std::string>(answer.SerializeAsString());
 }
 
-void Job::AnswerJoin(const std::string& node_id, absl::StatusOr<v1::JoinJobResponse> answer,
-                     bool returns, Deferred& after) {
+void Job::AnswerJoin(const std::string& node_id, absl::StatusOr<JoinAnswer> answer, bool returns,
+                     Deferred& after) {
   const auto entry = join_waiters_.find(node_id);
   if (entry == join_waiters_.end()) return;
   env_.scheduler->Cancel(entry->second.timer);

@@ -60,7 +60,10 @@ struct JobSeed {
 };
 
 using CancelWait = std::function<void()>;
-using JoinDone = absl::AnyInvocable<void(absl::StatusOr<v1::JoinJobResponse>)>;
+// A JoinJobResponse as it goes over the wire: one for all nodes that wait for a generation, for it
+// grows with the ranks and all are told at the same moment.
+using JoinAnswer = std::shared_ptr<const std::string>;
+using JoinDone = absl::AnyInvocable<void(absl::StatusOr<JoinAnswer>)>;
 using WatchDone = absl::AnyInvocable<void(absl::StatusOr<v1::WatchJobResponse>)>;
 
 class Job : public std::enable_shared_from_this<Job> {
@@ -141,9 +144,9 @@ class Job : public std::enable_shared_from_this<Job> {
   void Apply(Membership::Changes changes, const std::string& caller, Deferred& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeUpGeneration(bool kept, Deferred& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AnswerJoin(const std::string& node_id, absl::StatusOr<v1::JoinJobResponse> answer,
-                  bool returns, Deferred& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::JoinJobResponse JoinAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnswerJoin(const std::string& node_id, absl::StatusOr<JoinAnswer> answer, bool returns,
+                  Deferred& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  JoinAnswer MakeJoinAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndJoin(const std::string& node_id, uint64_t waiter_id, bool timed_out);
   absl::Status MissingToJoin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

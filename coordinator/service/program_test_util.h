@@ -35,15 +35,17 @@ class ProgramTest : public testing::Test {
   // Starts the coordinator, on the port of the one before where there was one.
   std::unique_ptr<ChildProcess> Start(const std::vector<std::string>& more = {}) {
     std::filesystem::remove(folder_ / "ports");
-    std::vector<std::string> argv = {Program("sparsebalance-coordinator"),
-                                     "--listen",
-                                     absl::StrCat("127.0.0.1:", port_),
-                                     "--metrics-listen",
-                                     "127.0.0.1:0",
-                                     "--store",
-                                     folder_ / "store.db",
-                                     "--port-file",
-                                     folder_ / "ports"};
+    std::vector<std::string> argv = launcher_;
+    const std::vector<std::string> own = {Program("sparsebalance-coordinator"),
+                                          "--listen",
+                                          absl::StrCat("127.0.0.1:", port_),
+                                          "--metrics-listen",
+                                          "127.0.0.1:0",
+                                          "--store",
+                                          store_,
+                                          "--port-file",
+                                          folder_ / "ports"};
+    argv.insert(argv.end(), own.begin(), own.end());
     argv.insert(argv.end(), more.begin(), more.end());
     auto program = std::make_unique<ChildProcess>(argv);
     EXPECT_TRUE(program->WaitForLine("serving").has_value()) << program->Output();
@@ -65,6 +67,8 @@ class ProgramTest : public testing::Test {
   }
 
   TempFolder folder_;
+  std::vector<std::string> launcher_;  // in front of the coordinator's own arguments
+  std::string store_ = folder_ / "store.db";
   int port_ = 0;
   int metrics_port_ = 0;
   int health_port_ = 0;

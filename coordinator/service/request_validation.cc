@@ -21,8 +21,6 @@ using planner::FieldError;
 constexpr size_t kMaxNameBytes = 200;
 // A look-ahead is at most 64 steps.
 constexpr size_t kMaxFollowingBatches = 63;
-// Steps, epochs and generations are stored in signed 64 bits.
-constexpr uint64_t kMaxCounter = uint64_t{1} << 62;
 
 bool HasControlCharacter(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {

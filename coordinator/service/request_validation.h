@@ -23,6 +23,8 @@ absl::Status ValidateNodeKey(const v1::NodeKey& node);
 
 // More than any model has.
 constexpr int kMaxLayers = 4096;
+// Steps, epochs and generations are stored in signed 64 bits.
+constexpr uint64_t kMaxCounter = uint64_t{1} << 62;
 
 absl::Status ValidateSpec(const v1::JobSpec& spec, const ServiceOptions& options);
 

@@ -224,7 +224,13 @@ class Coordinator {
 
   JoinPending Join(const v1::JoinJobRequest& request) {
     JoinPending pending;
-    pending.cancel = registry->JoinJob(request, pending.Done());
+    pending.cancel = registry->JoinJob(
+        request, [done = pending.Done()](absl::StatusOr<JoinAnswer> answer) mutable {
+          if (!answer.ok()) return done(answer.status());
+          v1::JoinJobResponse parsed;
+          ASSERT_TRUE(parsed.ParseFromString(**answer));
+          done(std::move(parsed));
+        });
     return pending;
   }
   JoinPending Join(const std::string& job, const std::string& node,

@@ -15,7 +15,6 @@ namespace {
 
 using planner::FieldError;
 
-constexpr uint64_t kMaxCounter = uint64_t{1} << 62;
 constexpr uint32_t kMaxBudgetBlocks = 1u << 24;
 // Nats summed over every token of a rank; beyond it the figure is no loss.
 constexpr double kMaxLossSum = 1e15;

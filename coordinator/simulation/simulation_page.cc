@@ -16,7 +16,7 @@ namespace {
 
 // Ranks drawn of each plan; with more, the slowest ones.
 constexpr size_t kMostRanks = 8;
-constexpr int kWidth = 1000;
+constexpr int kPageWidth = 1000;
 constexpr int kLabel = 104;
 constexpr int kLane = 16;
 constexpr int kBins = 24;
@@ -120,9 +120,9 @@ std::string Timeline(const SimulationOptions& options, const v1::Plan& plan, dou
   const std::vector<const v1::RankPlan*> ranks = DrawnRanks(plan);
   const int rank_height = static_cast<int>(stages) * kLane + 6;
   const int height = static_cast<int>(ranks.size()) * rank_height;
-  const double scale = longest_ms > 0 ? (kWidth - kLabel - 40) / longest_ms : 0;
+  const double scale = longest_ms > 0 ? (kPageWidth - kLabel - 40) / longest_ms : 0;
   std::string svg =
-      absl::StrFormat("<svg viewBox='0 0 %d %d' role=img aria-label='schedule of %s'>\n", kWidth,
+      absl::StrFormat("<svg viewBox='0 0 %d %d' role=img aria-label='schedule of %s'>\n", kPageWidth,
                       height + 18, Escaped(plan.policy()));
   svg += TimeAxis(longest_ms, scale, height);
   for (size_t r = 0; r < ranks.size(); ++r) {

@@ -51,14 +51,14 @@ void Rules(const std::string& text) {
   }
 }
 
-constexpr void (*kParsers[])(const std::string&) = {&Quotas, &Address, &Location, &Values, &Rules};
+constexpr void (*kTextParsers[])(const std::string&) = {&Quotas, &Address, &Location, &Values, &Rules};
 
 }  // namespace
 
 void Configuration(std::string_view input) {
   if (input.empty()) return;
-  const size_t parser = static_cast<uint8_t>(input[0]) % std::size(kParsers);
-  kParsers[parser](std::string(input.substr(1)));
+  const size_t parser = static_cast<uint8_t>(input[0]) % std::size(kTextParsers);
+  kTextParsers[parser](std::string(input.substr(1)));
 }
 
 std::vector<std::string> ConfigurationSeeds() {

@@ -84,14 +84,14 @@ void Backup(std::string_view bytes) {
   importer.Finish().IgnoreError();
 }
 
-constexpr void (*kParsers[])(std::string_view) = {&Coverage, &Latency, &Profile, &Journal, &Backup};
+constexpr void (*kStateParsers[])(std::string_view) = {&Coverage, &Latency, &Profile, &Journal, &Backup};
 
 }  // namespace
 
 void State(std::string_view input) {
   if (input.empty()) return;
-  const size_t parser = static_cast<uint8_t>(input[0]) % std::size(kParsers);
-  kParsers[parser](input.substr(1));
+  const size_t parser = static_cast<uint8_t>(input[0]) % std::size(kStateParsers);
+  kStateParsers[parser](input.substr(1));
 }
 
 std::vector<std::string> StateSeeds() {

@@ -9,7 +9,7 @@
 namespace sparsebalance::comm_internal {
 namespace {
 
-constexpr uint64_t kMagic = 0x53424f5048454144;  // "SBOPHEAD"
+constexpr uint64_t kHeaderMagic = 0x53424f5048454144;  // "SBOPHEAD"
 
 enum Phase : uint32_t { kHeader = 1, kScatter = 2, kGather = 3, kWhole = 4 };
 
@@ -53,7 +53,7 @@ absl::Status GlooExchange::Run(const std::byte* in, std::byte* out) {
 }
 
 absl::Status GlooExchange::StartHeaders() {
-  own_header_ = {kMagic, op_.sequence, op_.count, static_cast<uint32_t>(op_.kind), op_.root};
+  own_header_ = {kHeaderMagic, op_.sequence, op_.count, static_cast<uint32_t>(op_.kind), op_.root};
   headers_.resize(size_);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
@@ -80,7 +80,7 @@ absl::Status GlooExchange::CheckHeaders() {
     const Header& header = headers_[peer];
     const CollectiveOp theirs = {static_cast<OpKind>(header.kind), header.count, header.root,
                                  header.sequence};
-    if (header.magic == kMagic && theirs == op_) continue;
+    if (header.magic == kHeaderMagic && theirs == op_) continue;
     return absl::InvalidArgumentError(absl::StrCat("ranks disagree on the collective: rank ", peer,
                                                    " called ", theirs.ToString()));
   }

@@ -8,15 +8,15 @@
 namespace sparsebalance::comm_internal {
 namespace {
 
-constexpr std::string_view kMagic = "SBNCC";
-constexpr uint8_t kVersion = 1;
-constexpr size_t kFixedBytes = 5 + 1 + 4 + 4 + 8 + 8 + 4;
+constexpr std::string_view kNcclMagic = "SBNCC";
+constexpr uint8_t kNcclVersion = 1;
+constexpr size_t kNcclFixedBytes = 5 + 1 + 4 + 4 + 8 + 8 + 4;
 
 }  // namespace
 
 std::string EncodeNcclBlob(const NcclBlob& blob) {
-  std::string out(kMagic);
-  AppendField(out, kVersion);
+  std::string out(kNcclMagic);
+  AppendField(out, kNcclVersion);
   AppendField(out, blob.rank);
   AppendField(out, blob.size);
   AppendField(out, blob.bucket_bytes);
@@ -29,7 +29,7 @@ std::string EncodeNcclBlob(const NcclBlob& blob) {
 absl::StatusOr<NcclBlob> ParseNcclBlob(std::string_view bytes, int expected_rank,
                                        const NcclBlob& self) {
   const absl::StatusOr<std::string_view> fields =
-      FieldsOfBlob(bytes, expected_rank, kMagic, kVersion, kFixedBytes,
+      FieldsOfBlob(bytes, expected_rank, kNcclMagic, kNcclVersion, kNcclFixedBytes,
                    "a worker of this job that uses NCCL: choose one communicator on all ranks");
   if (!fields.ok()) return fields.status();
   std::string_view in = *fields;
@@ -53,7 +53,7 @@ absl::StatusOr<NcclBlob> ParseNcclBlob(std::string_view bytes, int expected_rank
                    absl::StrCat("it runs NCCL ", blob.nccl_version, ", this rank ",
                                 self.nccl_version, "; install one version of NCCL on all nodes"));
   }
-  const size_t expected_bytes = kFixedBytes + (expected_rank == 0 ? blob.id.size() : 0);
+  const size_t expected_bytes = kNcclFixedBytes + (expected_rank == 0 ? blob.id.size() : 0);
   if (bytes.size() != expected_bytes) {
     return BadBlob(expected_rank, absl::StrCat("it has ", bytes.size(), " bytes; rank ",
                                                expected_rank, "'s has ", expected_bytes));

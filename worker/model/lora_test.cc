@@ -17,8 +17,6 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr double kGuardOff = 1.0;
-
 ModelConfig AdaptedConfig(std::string_view targets, int rank = 3) {
   ModelConfig config = TinyConfig();
   config.lora.rank = rank;

@@ -26,6 +26,8 @@ namespace sparsebalance::model {
     ASSERT_TRUE(sb_test_status.ok()) << sb_test_status; \
   } while (false)
 
+inline constexpr double kGuardOff = 1.0;  // coverage may fall to nothing
+
 inline ModelConfig TinyConfig() {
   ModelConfig config;
   config.vocab_size = 23;

@@ -19,8 +19,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr double kGuardOff = 1.0;  // coverage may fall to nothing
-
 ReferenceParameters HostParameters(const TestModel& m) {
   ReferenceParameters out;
   for (const Parameter& p : m.model->parameters()) {

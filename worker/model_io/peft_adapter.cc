@@ -46,7 +46,7 @@ absl::Status ReadTargets(const JsonFields& fields, model::ProjectionSet* targets
 
 // Features of PEFT that change what is computed or what the files hold. Each is off where it is
 // missing, null, false, or an empty list or object.
-absl::Status CheckUnsupported(const JsonFields& fields) {
+absl::Status CheckOtherFeaturesOff(const JsonFields& fields) {
   for (const char* name :
        {"use_dora", "use_rslora", "fan_in_fan_out", "lora_bias", "modules_to_save", "rank_pattern",
         "alpha_pattern", "layers_to_transform", "layers_pattern", "layer_replication",
@@ -119,7 +119,7 @@ absl::StatusOr<AdapterConfig> ParseAdapterConfig(std::string_view text, const st
   const Json* type = fields.Find("peft_type");
   if (type == nullptr) return fields.Missing("peft_type");
   if (*type != "LORA") return fields.Unsupported("peft_type", *type, "\"LORA\"");
-  SB_RETURN_IF_ERROR(CheckUnsupported(fields));
+  SB_RETURN_IF_ERROR(CheckOtherFeaturesOff(fields));
   AdapterConfig out;
   SB_RETURN_IF_ERROR(fields.Integer("r", true, &out.lora.rank));
   SB_RETURN_IF_ERROR(fields.Float("lora_alpha", true, &out.lora.alpha));

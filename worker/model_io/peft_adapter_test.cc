@@ -162,15 +162,15 @@ TEST(AdapterConfigTest, ReadsWhatPeftWrites) {
   EXPECT_EQ(config->base_model, "Qwen/Qwen2.5-0.5B");
 }
 
-struct Refused {
+struct RefusedAdapter {
   const char* name;
   const char* change;  // a JSON object that replaces fields
   const char* message;
   absl::StatusCode code;
 };
-void PrintTo(const Refused& r, std::ostream* out) { *out << r.name; }
+void PrintTo(const RefusedAdapter& r, std::ostream* out) { *out << r.name; }
 
-class RefusedAdapterTest : public ::testing::TestWithParam<Refused> {};
+class RefusedAdapterTest : public ::testing::TestWithParam<RefusedAdapter> {};
 
 TEST_P(RefusedAdapterTest, NamesTheFieldAndItsValue) {
   auto json = nlohmann::json::parse(kFromPeft);
@@ -181,33 +181,33 @@ TEST_P(RefusedAdapterTest, NamesTheFieldAndItsValue) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the config: "));
 }
 
-constexpr auto kBad = absl::StatusCode::kInvalidArgument;
-constexpr auto kUnsupported = absl::StatusCode::kUnimplemented;
+constexpr auto kBadField = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnsupportedFeature = absl::StatusCode::kUnimplemented;
 
 INSTANTIATE_TEST_SUITE_P(
     Fields, RefusedAdapterTest,
     ::testing::Values(
-        Refused{"kind", R"({"peft_type":"IA3"})", R"(peft_type is "IA3")", kUnsupported},
-        Refused{"no_kind", R"({"peft_type":null})", "peft_type is missing", kBad},
-        Refused{"dora", R"({"use_dora":true})", "use_dora is true", kUnsupported},
-        Refused{"rslora", R"({"use_rslora":true})", "use_rslora is true", kUnsupported},
-        Refused{"bias", R"({"bias":"lora_only"})", R"(bias is "lora_only")", kUnsupported},
-        Refused{"saved", R"({"modules_to_save":["lm_head"]})", R"(modules_to_save is ["lm_head"])",
-                kUnsupported},
-        Refused{"ranks", R"({"rank_pattern":{"q_proj":4}})", "rank_pattern is", kUnsupported},
-        Refused{"layers", R"({"layers_to_transform":[0]})", "layers_to_transform is [0]",
-                kUnsupported},
-        Refused{"pattern", R"({"target_modules":".*_proj"})", "target_modules is", kUnsupported},
-        Refused{"module", R"({"target_modules":["q_proj","lm_head"]})",
-                R"(target_modules is "lm_head")", kUnsupported},
-        Refused{"group", R"({"target_modules":["mlp"]})", R"(target_modules is "mlp")",
-                kUnsupported},
-        Refused{"no_modules", R"({"target_modules":null})", "target_modules is missing", kBad},
-        Refused{"empty_modules", R"({"target_modules":[]})", "no target projection", kBad},
-        Refused{"rank", R"({"r":0})", "r is 0", kBad},
-        Refused{"alpha", R"({"lora_alpha":-1})", "lora_alpha is -1", kBad},
-        Refused{"dropout", R"({"lora_dropout":1.0})", "dropout is 1", kBad},
-        Refused{"base", R"({"base_model_name_or_path":3})", "base_model_name_or_path is 3", kBad}),
+        RefusedAdapter{"kind", R"({"peft_type":"IA3"})", R"(peft_type is "IA3")", kUnsupportedFeature},
+        RefusedAdapter{"no_kind", R"({"peft_type":null})", "peft_type is missing", kBadField},
+        RefusedAdapter{"dora", R"({"use_dora":true})", "use_dora is true", kUnsupportedFeature},
+        RefusedAdapter{"rslora", R"({"use_rslora":true})", "use_rslora is true", kUnsupportedFeature},
+        RefusedAdapter{"bias", R"({"bias":"lora_only"})", R"(bias is "lora_only")", kUnsupportedFeature},
+        RefusedAdapter{"saved", R"({"modules_to_save":["lm_head"]})", R"(modules_to_save is ["lm_head"])",
+                kUnsupportedFeature},
+        RefusedAdapter{"ranks", R"({"rank_pattern":{"q_proj":4}})", "rank_pattern is", kUnsupportedFeature},
+        RefusedAdapter{"layers", R"({"layers_to_transform":[0]})", "layers_to_transform is [0]",
+                kUnsupportedFeature},
+        RefusedAdapter{"pattern", R"({"target_modules":".*_proj"})", "target_modules is", kUnsupportedFeature},
+        RefusedAdapter{"module", R"({"target_modules":["q_proj","lm_head"]})",
+                R"(target_modules is "lm_head")", kUnsupportedFeature},
+        RefusedAdapter{"group", R"({"target_modules":["mlp"]})", R"(target_modules is "mlp")",
+                kUnsupportedFeature},
+        RefusedAdapter{"no_modules", R"({"target_modules":null})", "target_modules is missing", kBadField},
+        RefusedAdapter{"empty_modules", R"({"target_modules":[]})", "no target projection", kBadField},
+        RefusedAdapter{"rank", R"({"r":0})", "r is 0", kBadField},
+        RefusedAdapter{"alpha", R"({"lora_alpha":-1})", "lora_alpha is -1", kBadField},
+        RefusedAdapter{"dropout", R"({"lora_dropout":1.0})", "dropout is 1", kBadField},
+        RefusedAdapter{"base", R"({"base_model_name_or_path":3})", "base_model_name_or_path is 3", kBadField}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -25,8 +25,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kSize = 1000;  // four buckets
 
 // A rank's device, gradients and reducer; the gradients are zero.
-struct Rank {
-  Rank(FakeNcclNode& node, Communicator* comm, int r) : gpu(node.gpu(r)), backend(&gpu) {
+struct DeviceRank {
+  DeviceRank(FakeNcclNode& node, Communicator* comm, int r) : gpu(node.gpu(r)), backend(&gpu) {
     gradients = *backend.Allocate<float>(kSize);
     (void)backend.CopyToDevice(std::vector<float>(kSize), gradients.span());
     GradientReducerOptions options;
@@ -51,7 +51,7 @@ TEST(GradientReducerDeviceTest, BucketsFollowBackwardOnTheComputeStreamAndItGoes
   auto ranks = ConnectFakeNccl(node, 2, {});
   ASSERT_TRUE(ranks.ok()) << ranks.status();
   const std::vector<absl::Status> statuses = RunRanks(2, [&](int r) -> absl::Status {
-    Rank rank(node, (*ranks)[r].get(), r);
+    DeviceRank rank(node, (*ranks)[r].get(), r);
     void* const compute = rank.backend.current_stream();
     absl::Status status;
     for (int step = 1; status.ok() && step <= 3; ++step) {
@@ -77,7 +77,7 @@ TEST(GradientReducerDeviceTest, NothingIsReducedBeforeTheComputeStreamHasGotTher
   auto ranks = ConnectFakeNccl(node, 2, {});
   ASSERT_TRUE(ranks.ok()) << ranks.status();
   const std::vector<absl::Status> statuses = RunRanks(2, [&](int r) -> absl::Status {
-    Rank rank(node, (*ranks)[r].get(), r);
+    DeviceRank rank(node, (*ranks)[r].get(), r);
     absl::Status status = rank.reducer->Begin();
     node.gpu(r).Hold(rank.backend.current_stream());
     if (status.ok()) status = rank.Backward(0, kSize, 5.0F);
@@ -95,7 +95,7 @@ TEST(GradientReducerDeviceTest, RankWithoutMicroBatchesReducesWhatItHas) {
   auto ranks = ConnectFakeNccl(node, 3, {});
   ASSERT_TRUE(ranks.ok()) << ranks.status();
   const std::vector<absl::Status> statuses = RunRanks(3, [&](int r) -> absl::Status {
-    Rank rank(node, (*ranks)[r].get(), r);
+    DeviceRank rank(node, (*ranks)[r].get(), r);
     absl::Status status = rank.reducer->Begin();
     if (status.ok() && r != 1) status = rank.Backward(0, kSize, 2.0F);
     if (status.ok()) status = rank.reducer->Finish();
@@ -110,7 +110,7 @@ TEST(GradientReducerDeviceTest, PeerThatNeverComesIsAnErrorOfFinish) {
   auto ranks = ConnectFakeNccl(node, 2, {});
   ASSERT_TRUE(ranks.ok()) << ranks.status();
   node.gpu(0).UseVirtualTime();
-  Rank rank(node, (*ranks)[0].get(), 0);
+  DeviceRank rank(node, (*ranks)[0].get(), 0);
   ASSERT_EQ(rank.reducer->Begin(), absl::OkStatus());
   ASSERT_EQ(rank.Backward(0, kSize, 1.0F), absl::OkStatus());
   const absl::Status status = rank.reducer->Finish();
@@ -126,7 +126,7 @@ TEST(GradientReducerDeviceTest, BackendThatFailsEndsTheStepOfThePeersToo) {
   auto ranks = ConnectFakeNccl(node, 2, {});
   ASSERT_TRUE(ranks.ok()) << ranks.status();
   const std::vector<absl::Status> statuses = RunRanks(2, [&](int r) -> absl::Status {
-    Rank rank(node, (*ranks)[r].get(), r);
+    DeviceRank rank(node, (*ranks)[r].get(), r);
     absl::Status status = rank.reducer->Begin();
     if (r == 0) {
       rank.backend.FailNextEvent(absl::InternalError("no event"));
@@ -145,7 +145,7 @@ TEST(GradientReducerDeviceTest, LeavingInTheMiddleOfAStepFreesTheStreams) {
   FakeNcclNode node(2);
   auto ranks = ConnectFakeNccl(node, 2, {});
   ASSERT_TRUE(ranks.ok()) << ranks.status();
-  Rank rank(node, (*ranks)[0].get(), 0);
+  DeviceRank rank(node, (*ranks)[0].get(), 0);
   ASSERT_EQ(rank.reducer->Begin(), absl::OkStatus());
   ASSERT_EQ(rank.Backward(300, kSize, 1.0F), absl::OkStatus());
   rank.reducer.reset();
@@ -158,7 +158,7 @@ TEST(GradientReducerDeviceTest, CommunicatorForHostMemoryGetsCopiesInTheEnd) {
   auto ranks = CreateLocalGroup(2);
   ASSERT_TRUE(ranks.ok()) << ranks.status();
   const std::vector<absl::Status> statuses = RunRanks(2, [&](int r) -> absl::Status {
-    Rank rank(node, (*ranks)[r].get(), r);
+    DeviceRank rank(node, (*ranks)[r].get(), r);
     absl::Status status = rank.reducer->Begin();
     if (status.ok()) status = rank.Backward(300, kSize, static_cast<float>(r + 1));
     if (status.ok()) status = rank.reducer->Finish();

@@ -12,7 +12,7 @@ namespace sparsebalance {
 namespace {
 
 // Others may change the base in between, each for a reason of its own; nobody does so for long.
-constexpr int kTries = 16;
+constexpr int kEpochTries = 16;
 
 struct ReadBase {
   EpochBase base;
@@ -60,7 +60,7 @@ absl::Status Contended(const EtcdKeys& keys) {
 }  // namespace
 
 absl::StatusOr<EpochBase> EpochBaseFor(EtcdClient& client, const EtcdKeys& keys, uint64_t above) {
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kEpochTries; ++i) {
     absl::StatusOr<ReadBase> read = Read(client, keys);
     if (!read.ok()) return read.status();
     const uint64_t raised = Raised(*read, above);
@@ -73,7 +73,7 @@ absl::StatusOr<EpochBase> EpochBaseFor(EtcdClient& client, const EtcdKeys& keys,
 }
 
 absl::StatusOr<uint64_t> NewEpoch(EtcdClient& client, const EtcdKeys& keys, uint64_t above) {
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kEpochTries; ++i) {
     absl::StatusOr<ReadBase> read = Read(client, keys);
     if (!read.ok()) return read.status();
     const uint64_t raised = Raised(*read, above);

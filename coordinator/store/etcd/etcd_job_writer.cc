@@ -13,7 +13,7 @@ namespace api = etcdserverpb;
 // The mark's put, besides what is collected.
 constexpr size_t kOwnOperations = 1;
 // A transaction finds another mark only where one that was given up came through after all.
-constexpr int kTries = 4;
+constexpr int kWriteTries = 4;
 
 size_t BytesOf(const api::RequestOp& op) { return op.ByteSizeLong(); }
 
@@ -91,7 +91,7 @@ absl::Status EtcdJobWriter::Commit(const ClaimFence& fence, const api::TxnReques
   const std::string claim_key = parts_.keys->Claim(id_);
   const std::string mark_key = parts_.keys->Mark(id_);
   const std::string token = parts_.token();
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kWriteTries; ++i) {
     api::TxnRequest txn = collected;
     *txn.add_compare() = CreatedAt(claim_key, fence.create_revision);
     *txn.add_compare() = LastPutAt(mark_key, mark_.put_at);

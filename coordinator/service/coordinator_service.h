@@ -19,7 +19,8 @@
 
 namespace sparsebalance {
 
-// JoinJob's messages are taken as bytes: its answer is the same for all nodes of a job and made once.
+// JoinJob's messages are taken as bytes: its answer is the same for all nodes of a job and made
+// once.
 class CoordinatorService
     : public v1::Coordinator::WithRawCallbackMethod_JoinJob<v1::Coordinator::CallbackService> {
  public:

@@ -37,7 +37,10 @@ class DiskTest : public ProgramTest {
 
   // The next program runs with a disk of its own, mounted with these options.
   void UseDisk(const std::string& options) {
-    launcher_ = {kUnshare, "-Urm", "/bin/sh", "-c",
+    launcher_ = {kUnshare,
+                 "-Urm",
+                 "/bin/sh",
+                 "-c",
                  absl::StrCat("mount -t tmpfs -o ", options, " none ", disk(), R"( && exec "$@")"),
                  "sh"};
   }

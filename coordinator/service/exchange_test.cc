@@ -348,6 +348,14 @@ TEST_F(ExchangeTest, AStepWhosePlanIsGoneIsNotPlannedASecondTime) {
   EXPECT_TRUE(small.Ask(A(), MakeBatch(3)).answered());
 }
 
+TEST_F(ExchangeTest, WhoeverStillHoldsAJobThatHasEndedMayOutliveThePlanner) {
+  coordinator_.Ask(B(), DigestOnly(MakeBatch(0)));
+  coordinator_.Ask(A(), MakeBatch(0));
+  coordinator_.registry.reset();
+  ASSERT_EQ(coordinator_.executor.queued(), 1u) << "a task that holds the job";
+  EXPECT_EQ(coordinator_.executor.open_flows(), 0u) << "the job would end it when it is let go";
+}
+
 TEST_F(ExchangeTest, StepsTrainedWithoutAPlanDoNotPileUp) {
   // a asks for step after step; b trains by its fallback and never asks.
   for (uint64_t step = 0; step < 40; ++step) {

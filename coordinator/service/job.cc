@@ -24,7 +24,10 @@ std::shared_ptr<Job> Job::Create(const JobEnvironment& environment, JobSeed seed
   return std::shared_ptr<Job>(new Job(environment, std::move(seed)));
 }
 
-Job::~Job() { env_.executor->EndFlow(flow_); }
+Job::~Job() {
+  absl::MutexLock lock(&mutex_);
+  if (closed_.ok()) env_.executor->EndFlow(flow_);
+}
 
 Job::Job(const JobEnvironment& environment, JobSeed seed)
     : env_(environment),
@@ -394,6 +397,9 @@ void Job::Close(const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   if (!closed_.ok()) return;
   closed_ = why;
+  // Not when the job is destroyed: who still holds it then, a timer or a write that has just ended,
+  // may do so for longer than the executor lives.
+  env_.executor->EndFlow(flow_);
   TellWaiters(barrier_.Clear(), why, after);
   while (!join_waiters_.empty()) {
     const std::string node_id = join_waiters_.begin()->first;

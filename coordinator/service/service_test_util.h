@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,10 +28,19 @@ class ManualExecutor : public PlanExecutor {
  public:
   FlowId NewFlow() override {
     absl::MutexLock lock(&mutex_);
-    return ++flows_;
+    open_flows_.insert(++flows_);
+    return flows_;
   }
 
-  void EndFlow(FlowId) override {}
+  void EndFlow(FlowId flow) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(open_flows_.erase(flow), 1u) << "flow " << flow << " was ended before";
+  }
+
+  size_t open_flows() {
+    absl::MutexLock lock(&mutex_);
+    return open_flows_.size();
+  }
 
   bool TrySubmit(FlowId, Task task) override {
     absl::MutexLock lock(&mutex_);
@@ -66,6 +76,7 @@ class ManualExecutor : public PlanExecutor {
   absl::Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   FlowId flows_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<FlowId> open_flows_ ABSL_GUARDED_BY(mutex_);
   size_t capacity_ ABSL_GUARDED_BY(mutex_) = 100;
 };
 

@@ -122,8 +122,8 @@ std::string Timeline(const SimulationOptions& options, const v1::Plan& plan, dou
   const int height = static_cast<int>(ranks.size()) * rank_height;
   const double scale = longest_ms > 0 ? (kPageWidth - kLabel - 40) / longest_ms : 0;
   std::string svg =
-      absl::StrFormat("<svg viewBox='0 0 %d %d' role=img aria-label='schedule of %s'>\n", kPageWidth,
-                      height + 18, Escaped(plan.policy()));
+      absl::StrFormat("<svg viewBox='0 0 %d %d' role=img aria-label='schedule of %s'>\n",
+                      kPageWidth, height + 18, Escaped(plan.policy()));
   svg += TimeAxis(longest_ms, scale, height);
   for (size_t r = 0; r < ranks.size(); ++r) {
     const v1::RankPlan& rank = *ranks[r];

@@ -51,7 +51,8 @@ void Rules(const std::string& text) {
   }
 }
 
-constexpr void (*kTextParsers[])(const std::string&) = {&Quotas, &Address, &Location, &Values, &Rules};
+constexpr void (*kTextParsers[])(const std::string&) = {&Quotas, &Address, &Location, &Values,
+                                                        &Rules};
 
 }  // namespace
 

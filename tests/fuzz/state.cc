@@ -84,7 +84,8 @@ void Backup(std::string_view bytes) {
   importer.Finish().IgnoreError();
 }
 
-constexpr void (*kStateParsers[])(std::string_view) = {&Coverage, &Latency, &Profile, &Journal, &Backup};
+constexpr void (*kStateParsers[])(std::string_view) = {&Coverage, &Latency, &Profile, &Journal,
+                                                       &Backup};
 
 }  // namespace
 

@@ -42,6 +42,11 @@ namespace {
 using testing_support::ChildProcess;
 using testing_support::Program;
 
+[[noreturn]] void Die(const std::string& what, const absl::Status& status) {
+  std::cerr << "service_load: " << what << ": " << status.ToString() << "\n";
+  std::exit(1);  // NOLINT(concurrency-mt-unsafe): nothing of the process is needed any more
+}
+
 // The coordinator as a process of its own, so that its time and memory can be told from ours.
 class Server {
  public:
@@ -67,7 +72,11 @@ class Server {
     argv.insert(argv.end(), more.begin(), more.end());
     process_ = std::make_unique<ChildProcess>(argv);
     // Nothing is logged at this level: the file of ports tells that it serves.
-    while (!std::filesystem::exists(ports)) std::this_thread::yield();
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    while (!std::filesystem::exists(ports)) {
+      if (absl::Now() > deadline) Die("start", absl::UnavailableError(process_->Output()));
+      absl::SleepFor(absl::Milliseconds(1));
+    }
     std::ifstream in(ports);
     for (std::string line; std::getline(in, line);) {
       const std::vector<std::string> parts = absl::StrSplit(line, '=');
@@ -114,10 +123,6 @@ class Server {
   std::string health_;
 };
 
-[[noreturn]] void Die(const std::string& what, const absl::Status& status) {
-  std::cerr << "service_load: " << what << ": " << status.ToString() << "\n";
-  std::exit(1);  // NOLINT(concurrency-mt-unsafe): nothing of the process is needed any more
-}
 void MustBeOk(const std::string& what, const absl::Status& status) {
   if (!status.ok()) Die(what, status);
 }

@@ -128,7 +128,7 @@ class JobRegistry {
   void ScheduleSweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sweep() ABSL_LOCKS_EXCLUDED(mutex_);
   void CountBytes(const std::vector<std::shared_ptr<Job>>& jobs) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Forget(const std::shared_ptr<Job>& job, const std::string& why)
+  void Forget(std::shared_ptr<Job> job, const std::string& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Where replicas share the store: takes note of profiles that others stored, and forgets jobs
   // that nobody has claimed for as long as jobs are kept. Blocks on the store.

@@ -71,7 +71,7 @@ void JobRegistry::CountBytes(const std::vector<std::shared_ptr<Job>>& jobs) {
   bytes_ = std::move(bytes);
 }
 
-void JobRegistry::Forget(const std::shared_ptr<Job>& job, const std::string& why) {
+void JobRegistry::Forget(std::shared_ptr<Job> job, const std::string& why) {
   const JobId id = job->id();
   const auto entry = jobs_.find(id);
   if (entry == jobs_.end() || entry->second != job) return;  // another has taken its place

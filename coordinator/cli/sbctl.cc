@@ -9,7 +9,9 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "coordinator/cli/completion.h"
 #include "coordinator/cli/coordinator_session.h"
@@ -224,9 +226,11 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   // What is worth a warning; the rest would stand between the answers.
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("sbctl"));
-  spdlog::set_pattern("sbctl: %v");
-  spdlog::set_level(spdlog::level::warn);
+  auto logger =
+      std::make_shared<spdlog::logger>("sbctl", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("sbctl: %v");
+  logger->set_level(spdlog::level::warn);
+  spdlog::set_default_logger(std::move(logger));
   // gRPC's own lines would stand beside ours.
   gpr_set_log_function([](gpr_log_func_args*) {});
   return sparsebalance::Main(argc, argv);

@@ -11,6 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
 namespace sparsebalance::security {
 
 class LogCapture {
@@ -39,17 +42,28 @@ class LogCapture {
     return lines;
   }
 
+  // Waits until there is such a line; false after half a minute.
+  bool WaitFor(const std::string& part) const {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (Count(part) == 0) {
+      if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return true;
+  }
+
  private:
   class Sink : public spdlog::sinks::base_sink<std::mutex> {
    public:
     std::string Text() {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const std::lock_guard<std::mutex> lock(text_mutex_);
       return text_;
     }
 
    protected:
     void sink_it_(const spdlog::details::log_msg& message) override {
       const auto level = spdlog::level::to_string_view(message.level);
+      const std::lock_guard<std::mutex> lock(text_mutex_);
       text_.append(level.data(), level.size());
       text_ += ' ';
       text_.append(message.payload.data(), message.payload.size());
@@ -58,6 +72,8 @@ class LogCapture {
     void flush_() override {}
 
    private:
+    std::mutex
+        text_mutex_;  // the base's is locked inside the library, where sanitizers do not look
     std::string text_;
   };
 

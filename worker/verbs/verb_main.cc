@@ -1,7 +1,9 @@
 #include "worker/verbs/verb_main.h"
 
 #include <iostream>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "coordinator/config/arguments.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -12,9 +14,11 @@ namespace sparsebalance {
 
 int RunVerb(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run) {
   // What a verb prints is its answer: of the log only warnings, beside it.
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("verb"));
-  spdlog::set_pattern("%v");
-  spdlog::set_level(spdlog::level::warn);
+  auto logger =
+      std::make_shared<spdlog::logger>("verb", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%v");
+  logger->set_level(spdlog::level::warn);
+  spdlog::set_default_logger(std::move(logger));
   try {
     app.parse(ReversedArguments(app, argc, argv));
   } catch (const CLI::ParseError& error) {

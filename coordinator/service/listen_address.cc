@@ -21,6 +21,9 @@ absl::StatusOr<ListenAddress> ListenAddress::Parse(std::string_view text) {
     return error("an IPv6 address needs brackets");
   }
   if (host.empty()) return error("the host is missing");
+  if (host.find_first_of("[]") != std::string_view::npos) {
+    return error("brackets go around an IPv6 address, once");
+  }
   address.host = std::string(host);
   const std::string_view port = text.substr(colon + 1);
   if (!absl::SimpleAtoi(absl::string_view(port.data(), port.size()), &address.port) ||
@@ -31,7 +34,9 @@ absl::StatusOr<ListenAddress> ListenAddress::Parse(std::string_view text) {
 }
 
 bool ListenAddress::IsLoopback() const {
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+  // 127.example.org is a name like any other.
+  return host == "localhost" || host == "::1" ||
+         (host.rfind("127.", 0) == 0 && host.find_first_not_of("0123456789.") == std::string::npos);
 }
 
 std::string ListenAddress::ToString() const {

@@ -58,11 +58,12 @@ TEST(ListenAddressTest, IsHostAndPort) {
   EXPECT_FALSE(ListenAddress::Parse("0.0.0.0:1")->IsLoopback());
   EXPECT_FALSE(ListenAddress::Parse("node-7:1")->IsLoopback());
   EXPECT_FALSE(ListenAddress::Parse("[::]:1")->IsLoopback());
+  EXPECT_FALSE(ListenAddress::Parse("127.example.org:1")->IsLoopback());
 }
 
 TEST(ListenAddressTest, MistakesAreNamed) {
-  for (const char* text :
-       {"", "7070", ":7070", "host:", "host:x", "host:70000", "host:-1", "::1:7070"}) {
+  for (const char* text : {"", "7070", ":7070", "host:", "host:x", "host:70000", "host:-1",
+                           "::1:7070", "[[::1]]:1", "[[]]:9"}) {
     EXPECT_EQ(ListenAddress::Parse(text).status().code(), absl::StatusCode::kInvalidArgument)
         << text;
   }

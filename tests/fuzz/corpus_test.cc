@@ -46,8 +46,8 @@ std::string Damaged(std::string input, std::mt19937_64& random, const std::strin
 
 class Corpus : public testing::TestWithParam<Target> {
  protected:
-  void SetUp() override { spdlog::set_level(spdlog::level::off); }
-  void TearDown() override { spdlog::set_level(spdlog::level::info); }
+  void SetUp() override { spdlog::default_logger()->set_level(spdlog::level::off); }
+  void TearDown() override { spdlog::default_logger()->set_level(spdlog::level::info); }
 };
 
 TEST_P(Corpus, SeedsAreTaken) {

@@ -74,6 +74,11 @@ void CoordinatorClient::Interrupt() {
   for (grpc::ClientContext* context : active_) context->TryCancel();
 }
 
+bool CoordinatorClient::interrupted() {
+  absl::MutexLock lock(&mutex_);
+  return interrupted_;
+}
+
 void CoordinatorClient::Resume() {
   absl::MutexLock lock(&mutex_);
   interrupted_ = false;

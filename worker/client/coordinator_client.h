@@ -65,8 +65,14 @@ class CoordinatorClient {
                                                              Response*),
                                 const Request& request, absl::Duration timeout) {
     grpc::ClientContext context;
-    return Call(method, request, timeout, context);
+    absl::StatusOr<Response> answer = Call(method, request, timeout, context);
+    // Nobody but us could mean it by that: a coordinator that goes cancels what waits in it.
+    if (absl::IsCancelled(answer.status()) && !interrupted()) {
+      return absl::UnavailableError("the coordinator went away during the call");
+    }
+    return answer;
   }
+  bool interrupted() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A stub and the address that it calls.
   struct Connection {

@@ -72,7 +72,7 @@ void Reload(int argc, char** argv, CoordinatorFlags& flags, CoordinatorServer& s
     return;
   }
   server.Reload(again->server.quotas);
-  spdlog::set_level(spdlog::level::from_str(again->log_level));
+  spdlog::default_logger()->set_level(spdlog::level::from_str(again->log_level));
   std::vector<std::string> taken;
   std::vector<std::string> waiting;
   std::map<std::string, std::string> all = flags.given;

@@ -72,8 +72,8 @@ class LogCapture {
     void flush_() override {}
 
    private:
-    std::mutex
-        text_mutex_;  // the base's is locked inside the library, where sanitizers do not look
+    // The base's own is locked inside the library, where ThreadSanitizer does not look.
+    std::mutex text_mutex_;
     std::string text_;
   };
 

@@ -95,9 +95,11 @@ std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(const std::string& address
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
-  // A restarted coordinator is found again within about a second.
+  // A connection that breaks is opened again after a short pause. One attempt may take longer than
+  // the pauses do (this is what the second name means), so that a coordinator that is far away or
+  // busy is reached too.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   // The plan of a large job is bigger than the default limit of 4 MiB.
   arguments.SetMaxReceiveMessageSize(256 << 20);

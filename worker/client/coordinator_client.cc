@@ -18,15 +18,24 @@ CoordinatorClient::Connection CoordinatorClient::Current() {
   const uint64_t version = tls_ == nullptr ? 0 : tls_->version();
   if (connection_.stub == nullptr || version != tls_version_ ||
       connection_.address != replicas_.current()) {
-    connection_ = {replicas_.current(), v1::Coordinator::NewStub(MakeCoordinatorChannel(
-                                            replicas_.current(), tls_.get()))};
+    connection_.address = replicas_.current();
+    connection_.channel = MakeCoordinatorChannel(connection_.address, tls_.get());
+    connection_.stub = v1::Coordinator::NewStub(connection_.channel);
     tls_version_ = version;
   }
   return connection_;
 }
 
-void CoordinatorClient::Learn(const std::string& address, const absl::Status& status) {
+void CoordinatorClient::Learn(const Connection& used, const absl::Status& status) {
+  const std::string& address = used.address;
   absl::MutexLock lock(&mutex_);
+  // gRPC goes on connecting only while a call waits on the channel, and on a channel that has
+  // failed calls do not wait: one that came back would be found by chance, after seconds. The next
+  // call opens a new channel and waits for it; the pauses between calls are the caller's.
+  if (absl::IsUnavailable(status) && used.stub == connection_.stub &&
+      used.channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
+    connection_ = {};
+  }
   if (const auto owner = planner::GetDetail<v1::NotOwner>(status)) {
     replicas_.Answered(address);
     if (!owner->owner_address().empty()) {
@@ -63,7 +72,7 @@ absl::StatusOr<Response> CoordinatorClient::Call(
     absl::MutexLock lock(&mutex_);
     active_.erase(&context);
   }
-  Learn(connection.address, status);
+  Learn(connection, status);
   if (!status.ok()) return status;
   return response;
 }

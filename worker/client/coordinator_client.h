@@ -74,14 +74,15 @@ class CoordinatorClient {
   }
   bool interrupted() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A stub and the address that it calls.
+  // A stub, the channel of its calls and the address that they go to.
   struct Connection {
     std::string address;
+    std::shared_ptr<grpc::Channel> channel;
     std::shared_ptr<Stub> stub;
   };
   Connection Current() ABSL_LOCKS_EXCLUDED(mutex_);
   // Draws its conclusions about where to call next.
-  void Learn(const std::string& address, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Learn(const Connection& used, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<ClientTls> tls_;
   absl::Mutex mutex_;

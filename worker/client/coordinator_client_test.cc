@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "tests/chaos/fault_proxy.h"
 
 namespace sparsebalance {
 namespace {
@@ -26,6 +27,10 @@ class GoingCoordinator : public v1::Coordinator::Service {
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::CANCELLED;
   }
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest*,
+                         v1::HeartbeatResponse*) override {
+    return grpc::Status::OK;
+  }
   bool arrived() const { return arrived_; }
 
  private:
@@ -35,12 +40,25 @@ class GoingCoordinator : public v1::Coordinator::Service {
 class CoordinatorClientTest : public testing::Test {
  protected:
   CoordinatorClientTest() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
+    Start();
     client_ = std::make_unique<CoordinatorClient>(absl::StrCat("127.0.0.1:", port_), nullptr);
   }
+
+  // On the port of the one before, where there was one.
+  void Start() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port_), grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr) << "port " << port_;
+  }
+  void Stop() {
+    server_->Shutdown();
+    server_->Wait();
+    server_.reset();
+  }
+  absl::Status Call() { return client_->Heartbeat({}, absl::Seconds(60)).status(); }
 
   GoingCoordinator service_;
   int port_ = 0;
@@ -51,6 +69,29 @@ class CoordinatorClientTest : public testing::Test {
 TEST_F(CoordinatorClientTest, ACallThatTheCoordinatorCancelsIsOneToMakeAgain) {
   const absl::Status status = client_->JoinJob({}, absl::Seconds(60)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+TEST_F(CoordinatorClientTest, ACoordinatorThatComesBackIsFoundByTheFirstCallAfterIt) {
+  ASSERT_TRUE(Call().ok());
+  for (int lives = 0; lives < 3; ++lives) {
+    Stop();
+    // However often it was looked for meanwhile.
+    for (int calls = 0; calls < 5; ++calls) {
+      EXPECT_EQ(Call().code(), absl::StatusCode::kUnavailable);
+    }
+    Start();
+    const absl::Status status = Call();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST_F(CoordinatorClientTest, AConnectionThatTakesItsTimeIsWaitedFor) {
+  chaos::FaultProxy proxy;
+  proxy.SetTarget(port_);
+  proxy.SetDelay(absl::Milliseconds(300));  // longer than the pause between attempts
+  CoordinatorClient far(proxy.address(), nullptr);
+  const absl::Status status = far.Heartbeat({}, absl::Seconds(60)).status();
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(CoordinatorClientTest, ACallThatWeInterruptIsCancelled) {

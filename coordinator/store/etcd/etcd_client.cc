@@ -21,6 +21,13 @@ constexpr absl::Duration kLeastShare = absl::Milliseconds(500);
 
 // Says nothing about the request itself: another member may do better.
 bool IsUnreachable(const grpc::Status& status) {
+  // What a member says, by a code that means nothing, where the time it got ran out within it, as
+  // while it waits for a majority: its word crossed our own deadline.
+  if (status.error_code() == grpc::StatusCode::UNKNOWN &&
+      (status.error_message() == "context deadline exceeded" ||
+       status.error_message() == "context canceled")) {
+    return true;
+  }
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
          status.error_code() == grpc::StatusCode::CANCELLED;

@@ -1,5 +1,6 @@
 #include "coordinator/store/etcd/etcd_client.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "coordinator/store/etcd/etcd_ops.h"
 #include "coordinator/store/etcd/etcd_watcher.h"
 #include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 
 namespace sparsebalance {
@@ -223,6 +225,57 @@ class Diary {
   absl::Mutex mutex_;
   std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
 };
+
+// A member whose time always runs out within it: etcd then answers by the name of a Go error, if
+// its answer comes before the caller's own deadline.
+class OutOfTime : public etcdserverpb::KV::Service {
+ public:
+  explicit OutOfTime(std::string words) : words_(std::move(words)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  grpc::Status Range(grpc::ServerContext*, const etcdserverpb::RangeRequest*,
+                     etcdserverpb::RangeResponse*) override {
+    ++calls_;
+    return grpc::Status(grpc::StatusCode::UNKNOWN, words_);
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  int calls() const { return calls_; }
+
+ private:
+  const std::string words_;
+  int port_ = 0;
+  std::atomic<int> calls_{0};
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(EtcdClientTest, AMemberThatRunsOutOfTimeIsPassedOverInWhateverWords) {
+  EtcdCluster cluster({});
+  for (const char* words : {"context deadline exceeded", "context canceled"}) {
+    OutOfTime member(words);
+    EtcdClientOptions options;
+    options.endpoints = {member.address()};
+    options.call_timeout = absl::Seconds(1);
+    const absl::Status alone =
+        (*EtcdClient::Create(options))->ReadRange(EtcdRange::Key("k")).status();
+    EXPECT_TRUE(absl::IsUnavailable(alone)) << alone;
+    options.endpoints.push_back(cluster.endpoints()[0]);
+    options.call_timeout = absl::Seconds(30);
+    const absl::Status with_another =
+        (*EtcdClient::Create(options))->ReadRange(EtcdRange::Key("k")).status();
+    EXPECT_TRUE(with_another.ok()) << with_another;
+    EXPECT_GT(member.calls(), 1);
+  }
+  OutOfTime member("what is this");
+  EtcdClientOptions options;
+  options.endpoints = {member.address()};
+  const absl::Status other =
+      (*EtcdClient::Create(options))->ReadRange(EtcdRange::Key("k")).status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kUnknown) << other;
+  EXPECT_EQ(member.calls(), 1) << "an answer is an answer";
+}
 
 TEST_F(EtcdClientTest, AWatcherTellsOfEverythingOnceOverRestarts) {
   EtcdCluster cluster({});

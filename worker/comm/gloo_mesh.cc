@@ -24,6 +24,9 @@ struct GlooMesh::Farewell {
     char reason[252] = {};
   } message;
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+  // What the listener learned; the buffer is of no more use then.
+  enum class Heard { kNothing, kMessage, kEnd } heard = Heard::kNothing;
+  std::string error;  // with kEnd
 };
 
 namespace {
@@ -32,6 +35,9 @@ constexpr uint64_t kFarewellSlot = 0;  // collectives use other slots
 
 // A peer that reads nothing for so long will not hear why this rank goes.
 constexpr std::chrono::milliseconds kFarewellTimeout(1000);
+
+// A message that takes longer may be one to a peer that is gone.
+constexpr absl::Duration kPatience = absl::Milliseconds(100);
 
 // Waits end by the watchdog; this is "never" without overflow.
 constexpr std::chrono::milliseconds kNoGlooTimeout = std::chrono::hours(24 * 365);
@@ -69,9 +75,11 @@ GlooMesh::~GlooMesh() {
     {
       absl::MutexLock lock(&mutex_);
       stop_watching_ = true;
+      StopListening();
       stopped_.SignalAll();
     }
     watchdog_.join();
+    listener_.join();
   }
   Close("it left");
   // Buffers refer to the context and pairs to the device.
@@ -110,6 +118,7 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(int rank, int size,
   if (status.ok()) status = mesh->AwaitFarewells();
   if (!status.ok()) return status;
   mesh->watchdog_ = std::thread([raw = mesh.get()] { raw->Watch(); });
+  mesh->listener_ = std::thread([raw = mesh.get()] { raw->Listen(); });
   return mesh;
 }
 
@@ -241,7 +250,8 @@ absl::Status GlooMesh::Wait(Transfer& transfer) {
   {
     absl::MutexLock lock(&mutex_);
     awaited_ = &transfer;
-    deadline_ = absl::Now() + timeout_;
+    waits_since_ = absl::Now();
+    deadline_ = waits_since_ + timeout_;
     timed_out_ = false;
   }
   bool done = false;
@@ -255,6 +265,7 @@ absl::Status GlooMesh::Wait(Transfer& transfer) {
   {
     absl::MutexLock lock(&mutex_);
     awaited_ = nullptr;
+    StopListening();
     if (done) return absl::OkStatus();
     if (aborted_) return Cancelled();
     if (timed_out_) {
@@ -272,34 +283,85 @@ void GlooMesh::Watch() {
     const absl::Time now = absl::Now();
     if (awaited_ != nullptr && now >= deadline_) {
       timed_out_ = true;
-      if (awaited_->is_send_) {
-        awaited_->buffer_->abortWaitSend();
-      } else {
-        awaited_->buffer_->abortWaitRecv();
-      }
-      awaited_ = nullptr;
+      EndWait();
     }
     // A wait that begins during this sleep has a deadline after its end: nobody need wake us.
     stopped_.WaitWithDeadline(&mutex_, awaited_ != nullptr ? deadline_ : now + timeout_);
   }
 }
 
+void GlooMesh::EndWait() {
+  if (awaited_->is_send_) {
+    awaited_->buffer_->abortWaitSend();
+  } else {
+    awaited_->buffer_->abortWaitRecv();
+  }
+  awaited_ = nullptr;
+}
+
+void GlooMesh::StopListening() {
+  if (listens_to_ >= 0) farewells_[listens_to_]->buffer->abortWaitRecv();
+}
+
+void GlooMesh::Listen() {
+  absl::MutexLock lock(&mutex_);
+  while (!stop_watching_) {
+    const absl::Time now = absl::Now();
+    if (awaited_ == nullptr || now < waits_since_ + kPatience) {
+      stopped_.WaitWithDeadline(&mutex_, (awaited_ != nullptr ? waits_since_ : now) + kPatience);
+      continue;
+    }
+    const int peer = awaited_->peer_;
+    Farewell* const farewell = farewells_[peer].get();
+    if (farewell != nullptr && farewell->heard == Farewell::Heard::kNothing) {
+      listens_to_ = peer;
+      mutex_.Unlock();
+      Farewell::Heard heard = Farewell::Heard::kNothing;
+      std::string error;
+      try {
+        // False: whoever called StopListening() no longer wants to know.
+        if (farewell->buffer->waitRecv(kNoGlooTimeout)) heard = Farewell::Heard::kMessage;
+      } catch (const std::exception& e) {
+        heard = Farewell::Heard::kEnd;
+        error = WithoutSourceLines(e.what());
+      }
+      mutex_.Lock();
+      farewell->heard = heard;
+      farewell->error = std::move(error);
+      listens_to_ = -1;
+      if (heard == Farewell::Heard::kNothing) continue;
+    }
+    // What is under way from or to this peer will never be through.
+    if (awaited_ != nullptr && awaited_->peer_ == peer) EndWait();
+  }
+}
+
 absl::Status GlooMesh::PeerError(int peer, const std::string& what) {
+  {
+    absl::MutexLock lock(&mutex_);
+    StopListening();
+    const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return listens_to_ < 0; };
+    mutex_.Await(absl::Condition(&idle));
+  }
   lost_rank_ = peer;
   lost_reason_ = what;
   // A peer that gave up because of another rank said so before it closed.
   if (farewells_.empty() || farewells_[peer] == nullptr) {
     return absl::UnavailableError(absl::StrCat("lost rank ", peer, ": ", what));
   }
-  bool said = false;
-  try {
-    said = farewells_[peer]->buffer->waitRecv(std::chrono::milliseconds(0));
-  } catch (const std::exception&) {
-    said = false;  // it went without a word
+  bool said = farewells_[peer]->heard == Farewell::Heard::kMessage;
+  if (farewells_[peer]->heard == Farewell::Heard::kNothing) {
+    try {
+      said = farewells_[peer]->buffer->waitRecv(std::chrono::milliseconds(0));
+    } catch (const std::exception&) {
+      said = false;  // it went without a word
+    }
+  } else if (what.empty()) {
+    lost_reason_ = farewells_[peer]->error;
   }
   const Farewell::Message message = farewells_[peer]->message;
   farewells_[peer].reset();
-  if (!said) return absl::UnavailableError(absl::StrCat("lost rank ", peer, ": ", what));
+  if (!said) return absl::UnavailableError(absl::StrCat("lost rank ", peer, ": ", lost_reason_));
 
   lost_reason_.assign(message.reason, strnlen(message.reason, sizeof(message.reason)));
   if (message.lost_rank == rank_) {

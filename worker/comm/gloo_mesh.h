@@ -84,6 +84,11 @@ class GlooMesh {
   absl::Status ConnectPeers(const std::vector<std::string>& blobs, const GlooOptions& options);
   absl::Status AwaitFarewells();
   void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Listen() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes Wait() return; its result is then the peer's error, or a timeout where that is set.
+  void EndWait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The listener lets go of the farewell that it waits for.
+  void StopListening() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::StatusOr<std::unique_ptr<Transfer>> Start(int peer, uint64_t slot, void* data, size_t bytes,
                                                   bool is_send);
@@ -111,6 +116,7 @@ class GlooMesh {
   std::set<Transfer*> pending_ ABSL_GUARDED_BY(mutex_);
   // What Wait() waits for and until when; null between waits.
   Transfer* awaited_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  absl::Time waits_since_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool timed_out_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_watching_ ABSL_GUARDED_BY(mutex_) = false;
@@ -118,6 +124,11 @@ class GlooMesh {
   // Ends a wait at its deadline. Gloo's own timeout would close all connections before the peers
   // could be told which rank it was.
   std::thread watchdog_;
+  // Peer whose farewell the listener waits for; -1: none. Only it touches that buffer then.
+  int listens_to_ ABSL_GUARDED_BY(mutex_) = -1;
+  // Ends a wait whose peer is gone. Gloo tells that to messages that have not begun and to
+  // farewells that have not come, but to no message of which a part is through.
+  std::thread listener_;
 };
 
 }  // namespace sparsebalance::comm_internal

@@ -9,21 +9,26 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/process_sockets.h"
 #include "worker/comm/gloo_communicator.h"
+#include "worker/comm/gloo_mesh.h"
 
 extern char** environ;
 
 namespace sparsebalance {
 namespace {
 
-using ::testing::AnyOf;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 bool WriteAll(int fd, const std::string& text) {
   const auto size = static_cast<uint32_t>(text.size());
@@ -84,13 +89,47 @@ int RankMain(int rank, int size) {
   }
 }
 
+constexpr char kRank[] = "--as-rank";
+constexpr char kReceiver[] = "--as-receiver";
+constexpr char kSender[] = "--as-sender";
+constexpr size_t kLongMessage = size_t{256} << 20;  // more than sockets hold, and long on its way
+constexpr uint64_t kSlot = 7;
+
+bool AMessageIsUnderWay(pid_t pid) {
+  for (const auto& socket : testing_support::ProcessSockets(pid)) {
+    if (socket.unsent_bytes > 0) return true;
+  }
+  return false;
+}
+
+// The life of a peer that stops in the middle of a message.
+int StoppingPeerMain(bool sends, int rank, int size) {
+  auto mesh = comm_internal::GlooMesh::Connect(
+      rank, size, GlooOptions(), [&](std::string own) -> absl::StatusOr<std::vector<std::string>> {
+        if (!WriteAll(STDOUT_FILENO, own)) return absl::UnavailableError("parent is gone");
+        std::vector<std::string> blobs(size);
+        for (std::string& blob : blobs) {
+          if (!ReadAll(STDIN_FILENO, blob)) return absl::UnavailableError("parent is gone");
+        }
+        return blobs;
+      });
+  if (!mesh.ok()) return 1;
+  std::vector<char> data(kLongMessage);
+  const auto transfer = sends ? (*mesh)->Send(0, kSlot, data.data(), data.size())
+                              : (*mesh)->Receive(0, kSlot, data.data(), data.size());
+  if (!transfer.ok()) return 1;
+  while (sends && !AMessageIsUnderWay(getpid())) std::this_thread::yield();
+  raise(SIGSTOP);
+  return 1;  // it is not meant to go on
+}
+
 struct Process {
   pid_t pid = -1;
   int to = -1;
   int from = -1;
 };
 
-Process Spawn(int rank, int size) {
+Process Spawn(const std::string& kind, int rank, int size) {
   int in[2];
   int out[2];
   EXPECT_EQ(pipe2(in, O_CLOEXEC), 0);
@@ -100,7 +139,7 @@ Process Spawn(int rank, int size) {
   posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
   std::string program = "/proc/self/exe";
-  std::string flag = "--as-rank";
+  std::string flag = kind;
   std::string rank_text = absl::StrCat(rank);
   std::string size_text = absl::StrCat(size);
   char* argv[] = {program.data(), flag.data(), rank_text.data(), size_text.data(), nullptr};
@@ -114,52 +153,108 @@ Process Spawn(int rank, int size) {
   return process;
 }
 
-TEST(GlooProcessTest, SurvivorsNameTheKilledRank) {
-  constexpr int kSize = 4;
-  constexpr int kVictim = 2;
-  std::vector<Process> ranks;
-  for (int r = 0; r < kSize; ++r) ranks.push_back(Spawn(r, kSize));
+constexpr int kSize = 4;
+constexpr int kVictim = 2;
 
-  std::vector<std::string> blobs(kSize);
-  for (int r = 0; r < kSize; ++r) ASSERT_TRUE(ReadAll(ranks[r].from, blobs[r]));
-  for (const Process& process : ranks) {
-    for (const std::string& blob : blobs) ASSERT_TRUE(WriteAll(process.to, blob));
-  }
-  for (const Process& process : ranks) {
-    std::string sums;
-    ASSERT_TRUE(ReadAll(process.from, sums));
-    EXPECT_EQ(sums, "10 10");
+// Four ranks that go from one all-reduce to the next.
+class GlooProcessTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (int r = 0; r < kSize; ++r) ranks_.push_back(Spawn(kRank, r, kSize));
+    std::vector<std::string> blobs(kSize);
+    for (int r = 0; r < kSize; ++r) ASSERT_TRUE(ReadAll(ranks_[r].from, blobs[r]));
+    for (const Process& process : ranks_) {
+      for (const std::string& blob : blobs) ASSERT_TRUE(WriteAll(process.to, blob));
+    }
+    for (const Process& process : ranks_) {
+      std::string sums;
+      ASSERT_TRUE(ReadAll(process.from, sums));
+      EXPECT_EQ(sums, "10 10");
+    }
   }
 
-  ASSERT_EQ(kill(ranks[kVictim].pid, SIGKILL), 0);
-  for (int r = 0; r < kSize; ++r) {
-    int wait_status = 0;
-    if (r != kVictim) {
-      std::string error;
-      ASSERT_TRUE(ReadAll(ranks[r].from, error)) << "rank " << r << " ended without a report";
-      EXPECT_THAT(error, HasSubstr("UNAVAILABLE"));
-      EXPECT_THAT(error, HasSubstr("lost rank 2")) << "rank " << r;
+  void ExpectThatSurvivorsNameTheVictim() {
+    for (int r = 0; r < kSize; ++r) {
+      int wait_status = 0;
+      if (r != kVictim) {
+        std::string error;
+        ASSERT_TRUE(ReadAll(ranks_[r].from, error)) << "rank " << r << " ended without a report";
+        EXPECT_THAT(error, HasSubstr("UNAVAILABLE"));
+        EXPECT_THAT(error, HasSubstr("lost rank 2")) << "rank " << r;
+        EXPECT_THAT(error, Not(HasSubstr("no progress"))) << "rank " << r << " waited to the end";
+      }
+      ASSERT_EQ(waitpid(ranks_[r].pid, &wait_status, 0), ranks_[r].pid);
+      if (r == kVictim) {
+        EXPECT_TRUE(WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL);
+      } else {
+        EXPECT_TRUE(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) << wait_status;
+      }
+      close(ranks_[r].to);
+      close(ranks_[r].from);
     }
-    ASSERT_EQ(waitpid(ranks[r].pid, &wait_status, 0), ranks[r].pid);
-    if (r == kVictim) {
-      EXPECT_TRUE(WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL);
-    } else {
-      EXPECT_TRUE(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) << wait_status;
-    }
-    close(ranks[r].to);
-    close(ranks[r].from);
   }
+
+  std::vector<Process> ranks_;
+};
+
+TEST_F(GlooProcessTest, SurvivorsNameTheKilledRank) {
+  ASSERT_EQ(kill(ranks_[kVictim].pid, SIGKILL), 0);
+  ExpectThatSurvivorsNameTheVictim();
 }
+
+// A peer that dies when a part of a message is through: it stands still before it does, so that the
+// message is stuck for certain.
+class GlooPartialMessageTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(GlooPartialMessageTest, TheOtherEndOfAMessageThatIsNeverThroughIsLost) {
+  const Process peer = Spawn(GetParam(), 1, 2);
+  GlooOptions options;
+  options.timeout = absl::Seconds(60);
+  auto mesh = comm_internal::GlooMesh::Connect(
+      0, 2, options, [&](std::string own) -> absl::StatusOr<std::vector<std::string>> {
+        std::vector<std::string> blobs = {own, ""};
+        if (!ReadAll(peer.from, blobs[1])) return absl::UnavailableError("the peer is gone");
+        for (const std::string& blob : blobs) {
+          if (!WriteAll(peer.to, blob)) return absl::UnavailableError("the peer is gone");
+        }
+        return blobs;
+      });
+  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  std::vector<char> data(kLongMessage);
+  const bool sends = std::string(GetParam()) == kReceiver;
+  auto transfer = sends ? (*mesh)->Send(1, kSlot, data.data(), data.size())
+                        : (*mesh)->Receive(1, kSlot, data.data(), data.size());
+  ASSERT_TRUE(transfer.ok()) << transfer.status();
+  absl::Status outcome;
+  std::thread wait([&] { outcome = (*mesh)->Wait(**transfer); });
+  int status = 0;
+  EXPECT_EQ(waitpid(peer.pid, &status, WUNTRACED), peer.pid);
+  EXPECT_TRUE(WIFSTOPPED(status)) << status;
+  while (sends && !AMessageIsUnderWay(getpid())) std::this_thread::yield();
+  EXPECT_EQ(kill(peer.pid, SIGKILL), 0);
+  wait.join();
+  EXPECT_EQ(outcome.code(), absl::StatusCode::kUnavailable) << outcome;
+  EXPECT_THAT(std::string(outcome.message()),
+              AllOf(HasSubstr("lost rank 1"), Not(HasSubstr("no progress"))));
+  EXPECT_EQ(waitpid(peer.pid, &status, 0), peer.pid);
+  close(peer.to);
+  close(peer.from);
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, GlooPartialMessageTest, testing::Values(kReceiver, kSender),
+                         [](const auto& each) { return std::string(each.param).substr(5); });
 
 }  // namespace
 }  // namespace sparsebalance
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string(argv[1]) == "--as-rank") {
+  if (argc == 4) {
+    using namespace sparsebalance;  // NOLINT: of this test alone
     int rank = 0;
     int size = 0;
     if (!absl::SimpleAtoi(argv[2], &rank) || !absl::SimpleAtoi(argv[3], &size)) return 2;
-    return sparsebalance::RankMain(rank, size);
+    const std::string kind = argv[1];
+    return kind == kRank ? RankMain(rank, size) : StoppingPeerMain(kind == kSender, rank, size);
   }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -40,6 +40,8 @@ constexpr double kPriorFades = 1000;
 constexpr double kOutlier = 3;
 // Factors nearer to 1 are noise; a plan should not change for them.
 constexpr double kSameSpeed = 0.02;
+// Ranks by which the common speed is judged with every report.
+constexpr uint32_t kSampledRanks = 64;
 // Steps of which some ranks never reported are dropped beyond so many.
 constexpr size_t kMaxPending = 8;
 constexpr uint32_t kVersion = 2;
@@ -184,12 +186,29 @@ double LatencyEstimator::Scatter() const {
                    (kPriorSamples + samples));
 }
 
-double LatencyEstimator::CommonSpeedOver(const Features& shape) const {
+double LatencyEstimator::CommonSpeed() const {
   std::vector<double> speeds;
   speeds.reserve(recent_.size());
   for (uint32_t r = 0; r < recent_.size(); ++r) {
-    const double speed = SpeedOver(shape, r);
+    const double speed = Speed(r);
     if (speed > 0) speeds.push_back(speed);
+  }
+  return speeds.empty() ? 1 : Median(std::move(speeds));
+}
+
+double LatencyEstimator::SampledSpeedOver(const Features& shape) const {
+  // All of them, or from every n-th the next that has reported.
+  const auto ranks = static_cast<uint32_t>(recent_.size());
+  const uint32_t stride = (ranks + kSampledRanks - 1) / kSampledRanks;
+  std::vector<double> speeds;
+  for (uint32_t first = 0; first < ranks; first += stride) {
+    const uint32_t end = std::min(ranks, first + stride);
+    for (uint32_t r = first; r < end; ++r) {
+      const double speed = SpeedOver(shape, r);
+      if (!(speed > 0)) continue;
+      speeds.push_back(speed);
+      break;
+    }
   }
   return speeds.empty() ? 1 : Median(std::move(speeds));
 }
@@ -226,6 +245,7 @@ void LatencyEstimator::Observe(const v1::RankTelemetry& telemetry) {
     times.push_back(ms);
   }
   if (!rows.empty()) {
+    factors_.clear();
     recent_[rank].push_back(sample);
     if (recent_[rank].size() > kSpeedWindow) recent_[rank].pop_front();
     PushBounded(forward_shares_, forward / sample.measured_ms, kConstantWindow * WorldSize());
@@ -245,7 +265,7 @@ void LatencyEstimator::Observe(const v1::RankTelemetry& telemetry) {
 void LatencyEstimator::Learn(uint32_t rank, const std::vector<Features>& rows,
                              const std::vector<double>& times) {
   const double speed = Speed(rank);
-  const double common = CommonSpeed();
+  const double common = SampledSpeedOver(shape_);
   if (!(speed > 0)) return;
   data_.Scale(1 - kForgetting / static_cast<double>(WorldSize()));
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -266,7 +286,7 @@ void LatencyEstimator::Learn(uint32_t rank, const std::vector<Features>& rows,
   // The starting model at the speed of these machines: only its proportions are held against the
   // data, and less with every step, down to what settles directions that the data say nothing
   // about.
-  const double start = CommonSpeedOver(start_shape_);
+  const double start = SampledSpeedOver(start_shape_);
   const double steps = static_cast<double>(reports_) / WorldSize();
   const double trust = 1 / (1 + std::min(steps * steps, kPriorFades));
   NormalEquations together = data_;
@@ -291,6 +311,8 @@ void LatencyEstimator::FinishStep(const PendingStep& step) {
   const uint32_t replicas = std::max<uint32_t>(1, p.data());
   const v1::LatencyModel now = model();
   const double share = now.forward_fraction();
+  const double common = CommonSpeed();
+  const std::vector<double>& factors = time_factors();
   double step_ms = 0;
   double span_ms = 0;
   for (const auto& [rank, part] : step) step_ms = std::max(step_ms, part.step_ms);
@@ -301,7 +323,7 @@ void LatencyEstimator::FinishStep(const PendingStep& step) {
     size_t count = 0;
     for (uint32_t s = 0; s < stages; ++s) {
       const uint32_t rank = (d * stages + s) * sequence;
-      const double speed = CommonSpeed() * time_factor(rank);
+      const double speed = common * factors[rank];
       for (const Features& row : step.at(rank).micro_batches) {
         const auto ns = static_cast<int64_t>(Modelled(row) * speed * 1e6);
         times.forward[s].push_back(static_cast<int64_t>(static_cast<double>(ns) * share));
@@ -336,25 +358,41 @@ v1::LatencyModel LatencyEstimator::model() const {
   return model;
 }
 
-double LatencyEstimator::time_factor(uint32_t rank) const {
-  if (rank >= recent_.size() || recent_[rank].empty()) return 1;
-  const double speed = Speed(rank);
+double LatencyEstimator::FactorOf(uint32_t rank, double speed, double common,
+                                  double scatter) const {
   if (!(speed > 0)) return 1;
-  const double apart = std::log(speed / CommonSpeed());
+  const double apart = std::log(speed / common);
   const auto samples = static_cast<double>(SinceChange(RatiosOver(shape_, rank)).size());
-  const double error = kErrorOfMedian * Scatter() / std::sqrt(samples);
+  const double error = kErrorOfMedian * scatter / std::sqrt(samples);
   const double noise = Square(kNoiseErrors * error) / std::max(Square(apart), 1e-12);
   return std::clamp(std::exp(apart * std::max(0.0, 1 - noise)), 0.01, 100.0);
 }
 
+double LatencyEstimator::time_factor(uint32_t rank) const {
+  if (rank >= recent_.size() || recent_[rank].empty()) return 1;
+  return FactorOf(rank, Speed(rank), CommonSpeed(), Scatter());
+}
+
+const std::vector<double>& LatencyEstimator::time_factors() const {
+  if (!factors_.empty()) return factors_;
+  const double common = CommonSpeed();
+  const double scatter = Scatter();
+  factors_.resize(recent_.size());
+  for (uint32_t r = 0; r < recent_.size(); ++r) {
+    factors_[r] = FactorOf(r, Speed(r), common, scatter);
+  }
+  return factors_;
+}
+
 std::vector<v1::RankFactor> LatencyEstimator::rank_factors() const {
   std::vector<v1::RankFactor> factors;
+  const std::vector<double>& of_ranks = time_factors();
   const uint32_t replicas = std::max<uint32_t>(1, options_.parallelism.data());
   const uint32_t each = WorldSize() / replicas;
   for (uint32_t d = 0; d < replicas; ++d) {
     double slowest = 0;
     for (uint32_t r = d * each; r < (d + 1) * each; ++r) {
-      if (!recent_[r].empty()) slowest = std::max(slowest, time_factor(r));
+      if (!recent_[r].empty()) slowest = std::max(slowest, of_ranks[r]);
     }
     if (slowest == 0 || std::fabs(slowest - 1) <= kSameSpeed) continue;
     v1::RankFactor& factor = factors.emplace_back();
@@ -454,6 +492,7 @@ absl::Status LatencyEstimator::Restore(std::string_view bytes) {
   if (!finite || !in.ok() || !in.AtEnd()) {
     return absl::InvalidArgumentError("learned latency is damaged; it is ignored, learn anew");
   }
+  read.factors_.clear();
   *this = std::move(read);
   return absl::OkStatus();
 }

@@ -55,6 +55,8 @@ class LatencyEstimator {
   std::vector<v1::RankFactor> rank_factors() const;
   // Of a global rank, its time over the median rank's for the same work; 1 before it has reported.
   double time_factor(uint32_t rank) const;
+  // Of all ranks. Worked out once for all that ask between two reports.
+  const std::vector<double>& time_factors() const;
   // "learned" after the first report, before that "profile" or "default".
   std::string source() const;
   uint64_t reports() const { return reports_; }
@@ -89,8 +91,11 @@ class LatencyEstimator {
   double Scatter() const;
   double Speed(uint32_t rank) const { return SpeedOver(shape_, rank); }
   // Median over ranks; 1 before any has reported.
-  double CommonSpeedOver(const Features& shape) const;
-  double CommonSpeed() const { return CommonSpeedOver(shape_); }
+  double CommonSpeed() const;
+  // The same by some of them, evenly spread, where there are many: it is asked for with every
+  // report.
+  double SampledSpeedOver(const Features& shape) const;
+  double FactorOf(uint32_t rank, double speed, double common, double scatter) const;
   void Learn(uint32_t rank, const std::vector<Features>& rows, const std::vector<double>& times);
   void FinishStep(const PendingStep& step);
 
@@ -108,6 +113,7 @@ class LatencyEstimator {
   uint64_t min_tokens_ = 0, max_tokens_ = 0;
   uint32_t min_budget_ = 0, max_budget_ = 0;
   std::map<uint64_t, PendingStep> pending_;  // by step
+  mutable std::vector<double> factors_;      // empty: to be worked out
 };
 
 }  // namespace sparsebalance::planner

@@ -41,7 +41,7 @@ enum class Method {
   kDrain,
   kExportState,
   kImportState,
-  kStatusPage,  // metrics and overview over HTTP
+  kStatusPage,  // metrics and the status page over HTTP
 };
 
 // For which namespace a caller needs the role.

@@ -66,6 +66,7 @@ struct CoordinatorServer::Parts {
   std::unique_ptr<HealthServer> health;
   std::unique_ptr<grpc::Server> server;
   ListenAddress grpc_address;
+  std::unique_ptr<PageApi> page_api;
   std::unique_ptr<StatusPage> page;
   std::optional<ListenAddress> metrics_address;
   std::optional<ListenAddress> health_address;
@@ -112,7 +113,9 @@ absl::Status CoordinatorServer::Parts::OpenRegistry() {
   auto opened = CoordinatorState::Open(config.state);
   if (!opened.ok()) return opened.status();
   state = *std::move(opened);
-  writer = std::make_unique<StoreWriter>(state->store());
+  StoreWriterOptions writing;
+  writing.observer = [this](absl::Duration took) { metrics.StoreWritten(took); };
+  writer = std::make_unique<StoreWriter>(state->store(), std::move(writing));
   const ServiceOptions& options = config.options;
   planner = std::make_unique<ThreadPoolExecutor>(PlanExecutorOptions{
       options.planner_threads, options.planner_queue, options.long_plan, nullptr});
@@ -137,6 +140,7 @@ absl::Status CoordinatorServer::Parts::OpenServer(
   service = std::make_unique<CoordinatorService>(CoordinatorService::Parts{
       registry.get(), authorizer, &gate, transfers.get(),
       [this](const char* method, grpc::StatusCode code) { metrics.RpcAnswered(method, code); },
+      [this] { metrics.CallFenced(); },
       [on_drain = std::move(on_drain)](const std::string& reason) {
         spdlog::warn("an operator asks for a drain{}", reason.empty() ? "" : ": " + reason);
         if (on_drain) on_drain(reason);
@@ -168,7 +172,7 @@ absl::Status CoordinatorServer::Parts::OpenServer(
 CoordinatorMetrics::Snapshot CoordinatorServer::Parts::Snapshot() {
   CoordinatorMetrics::Snapshot snapshot;
   snapshot.leader_epoch = registry->HighestEpoch();
-  snapshot.jobs = registry->Statuses();
+  snapshot.jobs = registry->Figures();
   snapshot.planner = planner->load();
   snapshot.calls = gate.calls();
   snapshot.shed = {gate.refused(CallClass::kLiveness), gate.refused(CallClass::kTraining),
@@ -193,7 +197,12 @@ absl::Status CoordinatorServer::Parts::OpenPages() {
   }
   if (!config.metrics_listen) return absl::OkStatus();
   StatusPage::Content content;
-  content.metrics = [this] { return metrics.Scrape(Snapshot()); };
+  content.metrics = [this] {
+    const absl::Time begin = absl::Now();
+    std::string text = metrics.Scrape(Snapshot());
+    metrics.ScrapeTook(absl::Now() - begin);
+    return text;
+  };
   content.overview = [this] {
     return Overview(config.version, registry->HighestEpoch(), state->store()->Description(),
                     registry->Statuses());
@@ -205,6 +214,12 @@ absl::Status CoordinatorServer::Parts::OpenPages() {
     }
     return state->claims()->CheckHealth().problem;
   };
+  page_api = std::make_unique<PageApi>(
+      PageApi::Source{[this] { return registry->ListJobs({}); },
+                      [this](const v1::JobKey& key) { return registry->Snapshot(key); },
+                      config.version, state->store()->Description(), content.degraded});
+  content.jobs = [this](const PageApi::Parameters& asked) { return page_api->Jobs(asked); };
+  content.job = [this](const PageApi::Parameters& asked) { return page_api->Job(asked); };
   StatusPage::Security protection;
   protection.certificates = certificates.get();
   protection.authorizer = authorizer;

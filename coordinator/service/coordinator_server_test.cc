@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/planner/digest.h"
 #include "coordinator/planner/status_payload.h"
@@ -23,7 +24,6 @@
 namespace sparsebalance {
 namespace {
 
-using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing_support::TempFolder;
@@ -110,26 +110,30 @@ TEST_F(InProcessTest, AJobGoesItsWholeWay) {
   EXPECT_EQ(profile.profile().model().per_token_ms(), 0.01);
 
   const std::string metrics = Get(server_->metrics_address()->port, "/metrics");
-  for (const char* line : {"sparsebalance_coordinator_build_info{version=\"9.9\"} 1",
-                           "sparsebalance_coordinator_leader_epoch 1",
-                           "sparsebalance_coordinator_jobs{state=\"training\"} 1",
-                           "sparsebalance_coordinator_members 2",
-                           "sparsebalance_coordinator_plans_total{policy=\"sparsebalance\"} 1",
-                           "sparsebalance_coordinator_plan_seconds_count 1",
-                           "sparsebalance_coordinator_barrier_wait_seconds_count 2",
-                           "sparsebalance_coordinator_rpcs_total{grpc_code=\"OK\",grpc_method="
-                           "\"ExchangeStep\"} 4",
-                           "sparsebalance_coordinator_job_step_imbalance{namespace=\"default\","
-                           "job=\"job\"} 1",
-                           "sparsebalance_coordinator_job_fallback_steps_total{namespace="
-                           "\"default\",job=\"job\"} 0"}) {
+  for (const char* line :
+       {"sparsebalance_coordinator_build_info{version=\"9.9\"} 1",
+        "sparsebalance_coordinator_leader_epoch 1",
+        "sparsebalance_coordinator_jobs{state=\"training\"} 1",
+        "sparsebalance_coordinator_members 2",
+        "sparsebalance_coordinator_plans_total{policy=\"sparsebalance\"} 1",
+        "sparsebalance_coordinator_plan_seconds_count{policy=\"sparsebalance\"} 1",
+        "sparsebalance_coordinator_barrier_wait_seconds_count 2",
+        "sparsebalance_coordinator_rpcs_total{grpc_code=\"OK\",grpc_method="
+        "\"ExchangeStep\"} 4",
+        "sparsebalance_coordinator_job_step_imbalance_ratio{namespace=\"default\","
+        "job=\"job\"} 1",
+        "sparsebalance_coordinator_job_fallback_steps_total{namespace="
+        "\"default\",job=\"job\",reason=\"late\"} 0"}) {
     EXPECT_THAT(metrics, HasSubstr(line));
   }
   for (const char* label : {"rank=", "sequence=", "step=", "generation="}) {
     EXPECT_THAT(metrics, Not(HasSubstr(label)));
   }
-  EXPECT_THAT(Get(server_->metrics_address()->port, "/"),
-              AllOf(HasSubstr("default/job"), HasSubstr("training")));
+  for (const char* path : {"/", "/overview.txt", "/api/v1/jobs", "/api/v1/job?name=job"}) {
+    const std::string page = Get(server_->metrics_address()->port, path);
+    EXPECT_THAT(page, HasSubstr("job")) << path;
+    EXPECT_THAT(absl::AsciiStrToLower(page), HasSubstr("training")) << path;
+  }
 
   for (const char* node : {"a", "b"}) ASSERT_TRUE(client.Leave("job", node).ok());
   v1::ListJobsResponse jobs;

@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "coordinator/planner/status_payload.h"
 #include "coordinator/service/status_conversion.h"
 #include "grpcpp/support/slice.h"
+#include "sparsebalance/v1/errors.pb.h"
 
 namespace sparsebalance {
 
@@ -82,8 +84,10 @@ template <typename Response>
 void CoordinatorService::Answer(const char* method, CallReactor* call,
                                 absl::StatusOr<Response> answer, Response* response) {
   const grpc::Status status = ToGrpcStatus(answer.status());
+  const bool fenced = planner::GetDetail<v1::StaleMember>(answer.status()).has_value();
   if (answer.ok()) *response = *std::move(answer);
   parts_.observer(method, status.error_code());
+  if (fenced) parts_.fenced();
   call->Finish(status);
 }
 

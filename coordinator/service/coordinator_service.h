@@ -34,6 +34,7 @@ class CoordinatorService
     LoadGate* gate;
     StateRpcs* state;
     RpcObserver observer;
+    std::function<void()> fenced;  // a call of a process whose generation or incarnation is over
     // Begins to drain the process after the answer; for the RPC of that name.
     std::function<void(const std::string& reason)> drain;
   };

@@ -34,7 +34,7 @@ void AddProgramFlags(CLI::App& app, CoordinatorFlags& flags, Texts& texts) {
       app.add_option("--listen", texts.listen, "HOST:PORT of the gRPC service; port 0: any")
           ->capture_default_str());
   WithEnvironment(app.add_option("--metrics-listen", texts.metrics_listen,
-                                 "HOST:PORT of /metrics, /healthz and the overview; 'off': none")
+                                 "HOST:PORT of /metrics, /healthz and the status page; 'off': none")
                       ->capture_default_str());
   WithEnvironment(app.add_option("--health-listen", texts.health_listen,
                                  "HOST:PORT of grpc.health.v1 for probes, always plaintext; "

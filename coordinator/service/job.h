@@ -23,7 +23,9 @@
 #include "coordinator/service/consumed_journal.h"
 #include "coordinator/service/deferred.h"
 #include "coordinator/service/job_epoch.h"
+#include "coordinator/service/job_figures.h"
 #include "coordinator/service/job_knowledge.h"
+#include "coordinator/service/job_meter.h"
 #include "coordinator/service/job_spec.h"
 #include "coordinator/service/log_fields.h"
 #include "coordinator/service/membership.h"
@@ -57,6 +59,12 @@ struct JobSeed {
   bool finished = false;
   std::vector<v1::ConsumedBatch> consumed;  // as stored
   KnowledgeSeed knowledge;
+};
+
+// What the status page shows of a job, all of one moment.
+struct JobSnapshot {
+  v1::JobStatus status;
+  std::vector<std::shared_ptr<const PlannedStep>> plans;  // that are kept, oldest first
 };
 
 using CancelWait = std::function<void()>;
@@ -94,6 +102,8 @@ class Job : public std::enable_shared_from_this<Job> {
   CancelWait Watch(uint64_t after_revision, absl::Duration wait, WatchDone done);
 
   v1::JobStatus Status();
+  JobFigures Figures();
+  JobSnapshot Snapshot();
   v1::JobSummary Summary();
   bool HasNodes();
   bool finished();
@@ -158,7 +168,9 @@ class Job : public std::enable_shared_from_this<Job> {
       const google::protobuf::RepeatedPtrField<v1::ConsumedBatch>& consumed) const;
   void TakeReports(const google::protobuf::RepeatedPtrField<v1::RankTelemetry>& telemetry,
                    const google::protobuf::RepeatedPtrField<v1::ConsumedBatch>& consumed);
-  void AddPlanFacts(v1::StepStatus& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the plan that the step was trained by; null with a fallback.
+  std::shared_ptr<const PlannedStep> AddPlanFacts(v1::StepStatus& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Journal(const v1::ConsumedBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CancelWait Ask(const v1::ExchangeStepRequest& request, const std::set<uint32_t>& owned,
                  ExchangeDone done);
@@ -175,6 +187,7 @@ class Job : public std::enable_shared_from_this<Job> {
   v1::ExchangeStepResponse ReportAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Status (job_status.cc) ---
+  std::string PolicyName() const;
   v1::JobState State() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::JobStatus StatusLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Changed(Deferred& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -193,6 +206,7 @@ class Job : public std::enable_shared_from_this<Job> {
   const PlanExecutor::FlowId flow_;
   JobEpoch epoch_;
   JobKnowledge knowledge_;  // has a lock of its own, taken after mutex_
+  JobMeter meter_;          // likewise
 
   absl::Mutex mutex_;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);

@@ -64,6 +64,11 @@ absl::Status Job::CheckReports(
 void Job::TakeReports(const google::protobuf::RepeatedPtrField<v1::RankTelemetry>& telemetry,
                       const google::protobuf::RepeatedPtrField<v1::ConsumedBatch>& consumed) {
   if (telemetry.empty() && consumed.empty()) return;
+  struct Finished {
+    StepHistory::FinishedStep step;
+    std::shared_ptr<const PlannedStep> planned;  // null: it was not trained by a plan
+  };
+  std::vector<Finished> steps;
   std::vector<const v1::RankTelemetry*> news;
   {
     Deferred after;
@@ -71,18 +76,23 @@ void Job::TakeReports(const google::protobuf::RepeatedPtrField<v1::RankTelemetry
     for (const v1::RankTelemetry& report : telemetry) {
       if (!history_.IsNew(report)) continue;
       news.push_back(&report);
-      if (std::optional<v1::StepStatus> finished = history_.Add(report)) {
-        AddPlanFacts(*finished);
-        history_.Keep(*std::move(finished));
+      if (std::optional<StepHistory::FinishedStep> finished = history_.Add(report)) {
+        std::shared_ptr<const PlannedStep> planned = AddPlanFacts(finished->status);
+        history_.Keep(finished->status);
+        steps.push_back({*std::move(finished), std::move(planned)});
         Changed(after);
       }
     }
     for (const v1::ConsumedBatch& batch : consumed) Journal(batch);
   }
+  for (const Finished& finished : steps) {
+    meter_.StepFinished(finished.step.status, finished.step.compute_ms);
+    if (finished.planned != nullptr) meter_.PlanUsed(finished.planned->plan);
+  }
   if (!news.empty()) knowledge_.Observe(news);
 }
 
-void Job::AddPlanFacts(v1::StepStatus& status) {
+std::shared_ptr<const PlannedStep> Job::AddPlanFacts(v1::StepStatus& status) {
   const std::shared_ptr<const PlannedStep> planned = plans_.FindLatest(status.step());
   if (planned != nullptr) {
     const v1::Plan& plan = planned->plan;
@@ -91,13 +101,18 @@ void Job::AddPlanFacts(v1::StepStatus& status) {
     if (!status.used_fallback()) {
       status.set_policy(plan.policy());
       status.set_predicted_step_ms(plan.predicted_step_ms());
+      status.set_length_policy_step_ms(plan.length_policy_step_ms());
       status.set_mean_coverage(plan.mean_coverage());
+      status.set_min_coverage_ratio(plan.min_coverage_ratio());
+      status.set_bubble_fraction(plan.bubble_fraction());
       if (plan.lower_bound_ms() > 0) {
         status.set_optimality_gap(plan.predicted_step_ms() / plan.lower_bound_ms() - 1.0);
       }
     }
   }
-  if (status.used_fallback()) status.set_policy("length");
+  if (!status.used_fallback()) return planned;
+  status.set_policy("length");
+  return nullptr;
 }
 
 void Job::Journal(const v1::ConsumedBatch& batch) {
@@ -253,8 +268,11 @@ CancelWait Job::Ask(const v1::ExchangeStepRequest& request, const std::set<uint3
 }
 
 void Job::SubmitPlan(uint64_t step, uint64_t serial) {
-  if (env_.executor->TrySubmit(
-          flow_, [self = shared_from_this(), step, serial] { self->MakePlan(step, serial); })) {
+  const absl::Time queued = env_.scheduler->Now();
+  if (env_.executor->TrySubmit(flow_, [self = shared_from_this(), step, serial, queued] {
+        self->env_.events->PlanQueued(self->env_.scheduler->Now() - queued);
+        self->MakePlan(step, serial);
+      })) {
     return;
   }
   env_.events->PlanPostponed();

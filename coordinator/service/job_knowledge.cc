@@ -175,9 +175,20 @@ void JobKnowledge::FillStatus(v1::JobStatus& status) const {
   status.set_latency_source(latency_.source());
   status.set_remembered_sequences(coverage_.size());
   status.set_memory_full(full_);
+  const std::vector<double>& factors = latency_.time_factors();
   for (v1::RankStatus& rank : *status.mutable_ranks()) {
-    rank.set_time_factor(latency_.time_factor(rank.rank()));
+    rank.set_time_factor(factors[rank.rank()]);
   }
+}
+
+void JobKnowledge::FillFigures(JobFigures& figures) const {
+  absl::MutexLock lock(&mutex_);
+  figures.latency_source = latency_.source();
+  figures.remembered_sequences = coverage_.size();
+  const std::vector<double>& factors = latency_.time_factors();
+  figures.max_time_factor = *std::max_element(factors.begin(), factors.end());
+  figures.slow_ranks = static_cast<uint64_t>(std::count_if(
+      factors.begin(), factors.end(), [](double factor) { return factor > kSlowRankFactor; }));
 }
 
 std::vector<StoreWrite> JobKnowledge::TakeWrites(const JobId& id, uint64_t epoch) {

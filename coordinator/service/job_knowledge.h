@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "coordinator/planner/coverage_memory.h"
 #include "coordinator/planner/latency_estimator.h"
+#include "coordinator/service/job_figures.h"
 #include "coordinator/store/store.h"
 #include "sparsebalance/v1/coordinator.pb.h"
 
@@ -57,6 +58,7 @@ class JobKnowledge {
   size_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_);  // of memory, estimated
 
   // The knowledge's part of a job's status.
+  void FillFigures(JobFigures& figures) const ABSL_LOCKS_EXCLUDED(mutex_);
   void FillStatus(v1::JobStatus& status) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What has changed since the last call, as writes under a leader epoch; MarkUnwritten where one

@@ -67,6 +67,9 @@ class JobRegistry {
 
   // Status of every job that is held, for metrics and the overview.
   std::vector<v1::JobStatus> Statuses();
+  std::vector<JobFigures> Figures();  // what a scrape needs of them
+  // GetJob and the plans that are kept, for the status page. GetJob's errors.
+  absl::StatusOr<JobSnapshot> Snapshot(const v1::JobKey& key);
   // Highest leader epoch of the jobs that are held.
   uint64_t HighestEpoch();
 

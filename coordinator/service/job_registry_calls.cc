@@ -162,6 +162,18 @@ std::vector<v1::JobStatus> JobRegistry::Statuses() {
   return statuses;
 }
 
+std::vector<JobFigures> JobRegistry::Figures() {
+  std::vector<JobFigures> figures;
+  for (const std::shared_ptr<Job>& job : Jobs()) figures.push_back(job->Figures());
+  return figures;
+}
+
+absl::StatusOr<JobSnapshot> JobRegistry::Snapshot(const v1::JobKey& key) {
+  const auto job = Find(key);
+  if (!job.ok()) return job.status();
+  return (*job)->Snapshot();
+}
+
 uint64_t JobRegistry::HighestEpoch() {
   uint64_t highest = parts_.claims->shared() ? 0 : parts_.claims->Held(JobId()).value_or(0);
   for (const std::shared_ptr<Job>& job : Jobs()) highest = std::max(highest, job->epoch());

@@ -49,6 +49,42 @@ v1::JobStatus Job::Status() {
   return StatusLocked();
 }
 
+JobFigures Job::Figures() {
+  JobFigures figures;
+  figures.id = id_;
+  figures.policy = PolicyName();
+  figures.ranks = layout_.count();
+  knowledge_.FillFigures(figures);
+  figures.meter = meter_.Read();
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = env_.scheduler->Now();
+  figures.state = State();
+  figures.nodes = members_.NodeCount();
+  if (!members_.finished()) figures.ranks_missing = members_.MissingRanks(now).size();
+  figures.barrier_oldest_wait = now - std::min(now, barrier_.WaitingSince());
+  figures.generation = members_.generation();
+  figures.next_step = next_step_;
+  figures.steps_reported = history_.steps_reported();
+  figures.sequences_consumed_twice = journal_.consumed_twice();
+  figures.state_bytes = knowledge_.bytes() + journal_.bytes() + plans_.bytes();
+  const std::deque<v1::StepStatus>& steps = history_.finished();
+  if (!steps.empty()) figures.last_step = steps.back();
+  const auto planned = std::find_if(steps.rbegin(), steps.rend(), [](const v1::StepStatus& step) {
+    return !step.used_fallback() && step.predicted_step_ms() > 0;
+  });
+  if (planned != steps.rend()) figures.last_planned = *planned;
+  return figures;
+}
+
+std::string Job::PolicyName() const {
+  return spec_.plan().policy().empty() ? "sparsebalance" : spec_.plan().policy();
+}
+
+JobSnapshot Job::Snapshot() {
+  absl::MutexLock lock(&mutex_);
+  return {StatusLocked(), plans_.Kept()};
+}
+
 v1::JobSummary Job::Summary() {
   absl::MutexLock lock(&mutex_);
   v1::JobSummary summary;
@@ -59,7 +95,7 @@ v1::JobSummary Job::Summary() {
   summary.set_ranks_present(
       layout_.count() - static_cast<uint32_t>(members_.MissingRanks(env_.scheduler->Now()).size()));
   summary.set_next_step(next_step_);
-  summary.set_policy(spec_.plan().policy().empty() ? "sparsebalance" : spec_.plan().policy());
+  summary.set_policy(PolicyName());
   if (!history_.finished().empty()) {
     summary.set_step_ms(history_.finished().back().step_ms());
     summary.set_rank_imbalance(history_.finished().back().rank_imbalance());

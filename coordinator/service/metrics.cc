@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "coordinator/metrics/process_metrics.h"
 #include "coordinator/service/job_metrics.h"
 #include "prometheus/gauge.h"
 #include "prometheus/text_serializer.h"
@@ -13,10 +14,21 @@ namespace {
 
 constexpr char kPrefix[] = "sparsebalance_coordinator_";
 
+using Bounds = prometheus::Histogram::BucketBoundaries;
+const Bounds kPlanSeconds = {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5};
+const Bounds kStoreSeconds = {0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5};
+const Bounds kBarrierSeconds = {0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60};
+
 prometheus::Family<prometheus::Counter>& CounterFamily(prometheus::Registry& registry,
                                                        const std::string& name,
                                                        const std::string& help) {
   return prometheus::BuildCounter().Name(kPrefix + name).Help(help).Register(registry);
+}
+
+prometheus::Family<prometheus::Histogram>& Histograms(prometheus::Registry& registry,
+                                                           const std::string& name,
+                                                           const std::string& help) {
+  return prometheus::BuildHistogram().Name(kPrefix + name).Help(help).Register(registry);
 }
 
 prometheus::MetricFamily Family(const std::string& name, const std::string& help,
@@ -127,20 +139,25 @@ CoordinatorMetrics::CoordinatorMetrics(const std::string& version)
       store_write_failures_(
           &CounterFamily(registry_, "store_write_failures_total", "Writes that the store refused.")
                .Add({})),
-      plan_seconds_(
-          &prometheus::BuildHistogram()
-               .Name(std::string(kPrefix) + "plan_seconds")
-               .Help("Time to make a plan.")
-               .Register(registry_)
-               .Add({}, prometheus::Histogram::BucketBoundaries{0.0005, 0.001, 0.002, 0.005, 0.01,
-                                                                0.02, 0.05, 0.1, 0.2, 0.5, 1, 5})),
-      barrier_wait_seconds_(
-          &prometheus::BuildHistogram()
-               .Name(std::string(kPrefix) + "barrier_wait_seconds")
-               .Help("Time from a node's ExchangeStep to its answer.")
-               .Register(registry_)
-               .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.005, 0.01, 0.05, 0.1, 0.5,
-                                                                1, 5, 10, 30, 60})) {
+      fenced_(&CounterFamily(registry_, "fenced_calls_total",
+                             "Calls of processes whose generation or incarnation is over.")
+                   .Add({})),
+      plan_seconds_(&Histograms(registry_, "plan_seconds", "Time to make a plan, by policy.")),
+      plan_queue_seconds_(
+          &Histograms(registry_, "plan_queue_seconds", "Time that a plan waited for a thread.")
+               .Add({}, kPlanSeconds)),
+      store_write_seconds_(
+          &Histograms(registry_, "store_write_seconds",
+                           "Time of a write to the store, with all that was put together in it.")
+               .Add({}, kStoreSeconds)),
+      scrape_seconds_(&prometheus::BuildGauge()
+                           .Name(std::string(kPrefix) + "scrape_seconds")
+                           .Help("What the scrape before this one took.")
+                           .Register(registry_)
+                           .Add({})),
+      barrier_wait_seconds_(&Histograms(registry_, "barrier_wait_seconds",
+                                             "Time from a node's ExchangeStep to its answer.")
+                                 .Add({}, kBarrierSeconds)) {
   prometheus::BuildGauge()
       .Name(std::string(kPrefix) + "build_info")
       .Help("Always 1; the label holds the version.")
@@ -151,7 +168,19 @@ CoordinatorMetrics::CoordinatorMetrics(const std::string& version)
 
 void CoordinatorMetrics::PlanMade(const std::string& policy, absl::Duration took) {
   plans_->Add({{"policy", policy}}).Increment();
-  plan_seconds_->Observe(absl::ToDoubleSeconds(took));
+  plan_seconds_->Add({{"policy", policy}}, kPlanSeconds).Observe(absl::ToDoubleSeconds(took));
+}
+
+void CoordinatorMetrics::PlanQueued(absl::Duration waited) {
+  plan_queue_seconds_->Observe(absl::ToDoubleSeconds(waited));
+}
+
+void CoordinatorMetrics::StoreWritten(absl::Duration took) {
+  store_write_seconds_->Observe(absl::ToDoubleSeconds(took));
+}
+
+void CoordinatorMetrics::ScrapeTook(absl::Duration took) {
+  scrape_seconds_->Set(absl::ToDoubleSeconds(took));
 }
 
 void CoordinatorMetrics::BarrierWaited(absl::Duration waited) {
@@ -176,6 +205,9 @@ std::string CoordinatorMetrics::Scrape(const Snapshot& snapshot) const {
     families.push_back(std::move(family));
   }
   AddProcessFamilies(snapshot, families);
+  for (prometheus::MetricFamily& family : ProcessMetricFamilies()) {
+    families.push_back(std::move(family));
+  }
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, families);
   return text.str();

@@ -11,15 +11,16 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/service/job_figures.h"
 #include "coordinator/service/plan_executor.h"
 #include "coordinator/service/service_events.h"
 #include "grpcpp/support/status.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/family.h"
+#include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
-#include "sparsebalance/v1/coordinator.pb.h"
 
 namespace sparsebalance {
 
@@ -28,7 +29,7 @@ class CoordinatorMetrics : public ServiceEvents {
   // What is read at each scrape.
   struct Snapshot {
     uint64_t leader_epoch = 0;
-    std::vector<v1::JobStatus> jobs;
+    std::vector<JobFigures> jobs;
     ThreadPoolExecutor::Load planner;
     size_t calls = 0;                // under way
     std::array<uint64_t, 3> shed{};  // by CallClass, since the start
@@ -42,6 +43,7 @@ class CoordinatorMetrics : public ServiceEvents {
   explicit CoordinatorMetrics(const std::string& version);
 
   void PlanMade(const std::string& policy, absl::Duration took) override;
+  void PlanQueued(absl::Duration waited) override;
   void PlanFailed() override { plans_failed_->Increment(); }
   void PlanPostponed() override { plans_postponed_->Increment(); }
   void BarrierWaited(absl::Duration waited) override;
@@ -52,9 +54,13 @@ class CoordinatorMetrics : public ServiceEvents {
 
   void RpcAnswered(const char* method, grpc::StatusCode code);
   void CallDenied(const char* method);  // by authorization
+  void CallFenced() { fenced_->Increment(); }
+  void StoreWritten(absl::Duration took);
 
   // In the text format of Prometheus.
   std::string Scrape(const Snapshot& snapshot) const;
+  // What the scrape that has ended took; the next one tells.
+  void ScrapeTook(absl::Duration took);
 
  private:
   prometheus::Registry registry_;
@@ -67,7 +73,11 @@ class CoordinatorMetrics : public ServiceEvents {
   prometheus::Counter* nodes_died_;
   prometheus::Counter* batch_mismatches_;
   prometheus::Counter* store_write_failures_;
-  prometheus::Histogram* plan_seconds_;
+  prometheus::Counter* fenced_;
+  prometheus::Family<prometheus::Histogram>* plan_seconds_;
+  prometheus::Histogram* plan_queue_seconds_;
+  prometheus::Histogram* store_write_seconds_;
+  prometheus::Gauge* scrape_seconds_;
   prometheus::Histogram* barrier_wait_seconds_;
 };
 

@@ -179,7 +179,7 @@ TEST(StepHistoryTest, ARestartMakesLaterStepsNewsAgain) {
   for (uint64_t step = 0; step < 10; ++step) {
     auto finished = history.Add(Report(0, step));
     ASSERT_TRUE(finished.has_value());
-    history.Keep(*finished);
+    history.Keep(finished->status);
   }
   EXPECT_FALSE(history.IsNew(Report(0, 9)));
   history.RestartAt(8);

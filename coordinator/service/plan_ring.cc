@@ -50,6 +50,13 @@ std::vector<uint64_t> PlanRing::Steps() const {
   return steps;
 }
 
+std::vector<std::shared_ptr<const PlannedStep>> PlanRing::Kept() const {
+  std::vector<std::shared_ptr<const PlannedStep>> kept;
+  kept.reserve(entries_.size());
+  for (const Entry& entry : entries_) kept.push_back(entry.planned);
+  return kept;
+}
+
 void PlanRing::SetLengthImbalance(uint64_t generation, uint64_t step, double imbalance) {
   for (Entry& entry : entries_) {
     if (entry.planned->generation == generation && entry.planned->step == step) {

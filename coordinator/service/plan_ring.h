@@ -43,7 +43,8 @@ class PlanRing {
   // Had this plan been made, it would be gone by now: it must not be made a second time.
   bool MayHaveDropped(uint64_t generation, uint64_t step) const;
 
-  std::vector<uint64_t> Steps() const;  // ascending
+  std::vector<uint64_t> Steps() const;                           // ascending
+  std::vector<std::shared_ptr<const PlannedStep>> Kept() const;  // oldest first
 
   size_t bytes() const { return bytes_; }  // of memory
 

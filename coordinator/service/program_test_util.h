@@ -32,7 +32,7 @@ class TempFolder {
 
 class ProgramTest : public testing::Test {
  protected:
-  // Starts the coordinator, on the port of the one before where there was one.
+  // Starts the coordinator, on the ports of the one before where there was one.
   std::unique_ptr<ChildProcess> Start(const std::vector<std::string>& more = {}) {
     std::filesystem::remove(folder_ / "ports");
     std::vector<std::string> argv = launcher_;
@@ -40,7 +40,7 @@ class ProgramTest : public testing::Test {
                                           "--listen",
                                           absl::StrCat("127.0.0.1:", port_),
                                           "--metrics-listen",
-                                          "127.0.0.1:0",
+                                          absl::StrCat("127.0.0.1:", metrics_port_),
                                           "--store",
                                           store_,
                                           "--port-file",

@@ -170,6 +170,10 @@ TEST_F(SecureProgramTest, MetricsAreForReadersAndProbesNeedNoCertificate) {
   };
   EXPECT_EQ(get("reader", "/metrics"), 200);
   EXPECT_EQ(get("trainer", "/metrics"), 403);
+  for (const char* path : {"/", "/page.js", "/api/v1/jobs", "/overview.txt"}) {
+    EXPECT_EQ(get("reader", path), 200) << path;
+    EXPECT_EQ(get("trainer", path), 403) << path;
+  }
   EXPECT_EQ(get("trainer", "/healthz"), 200);
   EXPECT_EQ(get("", "/metrics"), 0);
   testing_support::TestClient probe(absl::StrCat("127.0.0.1:", health_port_));

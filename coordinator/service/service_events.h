@@ -13,6 +13,7 @@ class ServiceEvents {
   virtual ~ServiceEvents() = default;
 
   virtual void PlanMade(const std::string& policy, absl::Duration took) = 0;
+  virtual void PlanQueued(absl::Duration waited) = 0;  // for a thread, before it was begun
   virtual void PlanFailed() = 0;
   virtual void PlanPostponed() = 0;                       // the queue was full
   virtual void BarrierWaited(absl::Duration waited) = 0;  // from a node's call to its answer
@@ -26,6 +27,7 @@ class ServiceEvents {
 class NoEvents : public ServiceEvents {
  public:
   void PlanMade(const std::string&, absl::Duration) override {}
+  void PlanQueued(absl::Duration) override {}
   void PlanFailed() override {}
   void PlanPostponed() override {}
   void BarrierWaited(absl::Duration) override {}

@@ -1,4 +1,8 @@
-// HTTP or HTTPS for scrapers, probes and people: /metrics, /healthz and a plain-text overview at /.
+// HTTP or HTTPS for scrapers, probes and people: /metrics, /healthz, a page for browsers at / with
+// the JSON it reads under /api/v1 (page_api.h), and an overview as plain text at /overview.txt,
+// which / gives as well to clients that do not ask for HTML, such as curl.
+//
+// The page loads nothing from anywhere else, and its headers forbid it to.
 //
 // With certificates and their CA, every connection needs a client certificate, /healthz included:
 // probes that have none use the health server (health_server.h). With an authorizer, all pages but
@@ -15,6 +19,7 @@
 #include "coordinator/security/authorizer.h"
 #include "coordinator/security/certificate_watcher.h"
 #include "coordinator/security/http_limits.h"
+#include "coordinator/service/page_api.h"
 
 namespace sparsebalance {
 
@@ -31,6 +36,9 @@ class StatusPage {
     // What does not work although the process serves; empty: nothing. /healthz says so and answers
     // 200 all the same: a new process would not mend it. May be null.
     std::function<std::string()> degraded;
+    // For /api/v1/jobs and /api/v1/job. Null: there is no such page.
+    std::function<PageAnswer(const PageApi::Parameters&)> jobs;
+    std::function<PageAnswer(const PageApi::Parameters&)> job;
   };
   struct Security {
     security::CertificateWatcher* certificates = nullptr;  // nullptr: plaintext

@@ -172,6 +172,15 @@ std::vector<StepWaiter> StepBarrier::Clear() {
   return waiters;
 }
 
+absl::Time StepBarrier::WaitingSince() const {
+  absl::Time since = absl::InfiniteFuture();
+  for (const auto& [number, step] : steps_) {
+    if (step.phase != Phase::kCollecting) continue;
+    for (const StepWaiter& waiter : step.waiters) since = std::min(since, waiter.since);
+  }
+  return since;
+}
+
 std::vector<std::string> StepBarrier::MissingNodes(uint64_t step,
                                                    const std::vector<std::string>& nodes) const {
   const auto entry = steps_.find(step);

@@ -77,6 +77,10 @@ class StepBarrier {
   // The generation is over.
   std::vector<StepWaiter> Clear();
 
+  // Since when the node waits that has waited longest for the calls of others; InfiniteFuture where
+  // none does. A step that is being planned waits for nobody.
+  absl::Time WaitingSince() const;
+
   // Of `nodes`, those that have not asked for the step.
   std::vector<std::string> MissingNodes(uint64_t step, const std::vector<std::string>& nodes) const;
 

@@ -1,9 +1,18 @@
 #include "coordinator/service/step_history.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace sparsebalance {
+namespace {
+
+v1::NoPlanReason FirstReason(v1::NoPlanReason a, v1::NoPlanReason b) {
+  if (a == v1::NO_PLAN_REASON_NONE || b == v1::NO_PLAN_REASON_NONE) return std::max(a, b);
+  return std::min(a, b);
+}
+
+}  // namespace
 
 StepHistory::StepHistory(RankLayout layout, size_t kept)
     : layout_(layout), kept_(std::max<size_t>(kept, 1)), last_step_(layout.count(), 0) {}
@@ -14,7 +23,7 @@ bool StepHistory::IsNew(const v1::RankTelemetry& report) const {
   return pending == pending_.end() || !pending->second.ranks.contains(report.rank());
 }
 
-std::optional<v1::StepStatus> StepHistory::Add(const v1::RankTelemetry& report) {
+std::optional<StepHistory::FinishedStep> StepHistory::Add(const v1::RankTelemetry& report) {
   Pending& step = pending_[report.step()];
   step.ranks.insert(report.rank());
   v1::StepStatus& status = step.status;
@@ -22,7 +31,9 @@ std::optional<v1::StepStatus> StepHistory::Add(const v1::RankTelemetry& report) 
   status.set_step_ms(std::max(status.step_ms(), report.step_ms()));
   status.set_plan_wait_ms(std::max(status.plan_wait_ms(), report.plan_wait_ms()));
   status.set_used_fallback(status.used_fallback() || report.used_fallback());
-  step.compute_ms_sum += report.compute_ms();
+  status.set_no_plan_reason(FirstReason(status.no_plan_reason(), report.no_plan_reason()));
+  status.set_guard_raises(status.guard_raises() + report.guard_raises());
+  step.compute_ms.push_back(report.compute_ms());
   if (report.compute_ms() > step.slowest_compute_ms ||
       (report.compute_ms() == step.slowest_compute_ms && report.rank() < status.slowest_rank())) {
     step.slowest_compute_ms = report.compute_ms();
@@ -49,22 +60,25 @@ std::optional<v1::StepStatus> StepHistory::Add(const v1::RankTelemetry& report) 
     }
     return std::nullopt;
   }
-  const double mean = step.compute_ms_sum / static_cast<double>(layout_.count());
+  const double sum = std::accumulate(step.compute_ms.begin(), step.compute_ms.end(), 0.0);
+  const double mean = sum / static_cast<double>(layout_.count());
+  status.set_straggler_ms(step.slowest_compute_ms * static_cast<double>(layout_.count()) - sum);
   status.set_rank_imbalance(mean > 0 ? step.slowest_compute_ms / mean : 1.0);
   if (step.supervised_tokens > 0) {
     status.set_loss(step.loss_sum / static_cast<double>(step.supervised_tokens));
   }
   status.set_sequences(step.sequence_ids.size());
-  v1::StepStatus finished = std::move(status);
+  if (!status.used_fallback()) status.set_no_plan_reason(v1::NO_PLAN_REASON_NONE);
+  FinishedStep finished{std::move(status), std::move(step.compute_ms)};
   pending_.erase(report.step());
-  completed_.insert(finished.step());
+  completed_.insert(report.step());
   if (completed_.size() > kept_) {
     forgotten_below_ = std::max(forgotten_below_, *completed_.begin() + 1);
     completed_.erase(completed_.begin());
     pending_.erase(pending_.begin(), pending_.lower_bound(forgotten_below_));
   }
   ++steps_reported_;
-  if (finished.used_fallback()) ++fallback_steps_;
+  if (finished.status.used_fallback()) ++fallback_steps_;
   return finished;
 }
 

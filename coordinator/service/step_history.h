@@ -23,9 +23,13 @@ class StepHistory {
   // Whether the report is new. Retries bring the same report again; it counts once.
   bool IsNew(const v1::RankTelemetry& report) const;
 
-  // Takes a new report. The last one of a step completes it: returns its figures as measured, for
-  // the caller to add the plan's and to hand to Keep.
-  std::optional<v1::StepStatus> Add(const v1::RankTelemetry& report);
+  struct FinishedStep {
+    v1::StepStatus status;           // as measured, for the caller to add the plan's figures
+    std::vector<double> compute_ms;  // of each rank, in no order
+  };
+  // Takes a new report. The last one of a step completes it: returns its figures, whose status is
+  // then to be handed to Keep.
+  std::optional<FinishedStep> Add(const v1::RankTelemetry& report);
   void Keep(v1::StepStatus finished);
 
   // Training goes on at this step: reports of it and later ones are news again.
@@ -41,7 +45,7 @@ class StepHistory {
   struct Pending {
     std::set<uint32_t> ranks;
     v1::StepStatus status;
-    double compute_ms_sum = 0;
+    std::vector<double> compute_ms;
     double slowest_compute_ms = -1;
     double loss_sum = 0;
     uint64_t supervised_tokens = 0;

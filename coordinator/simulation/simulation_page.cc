@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "coordinator/planner/coverage_curve.h"
-#include "coordinator/simulation/timeline.h"
+#include "coordinator/planner/timeline.h"
 
 namespace sparsebalance::simulation {
 namespace {
@@ -127,7 +127,7 @@ std::string Timeline(const SimulationOptions& options, const v1::Plan& plan, dou
   svg += TimeAxis(longest_ms, scale, height);
   for (size_t r = 0; r < ranks.size(); ++r) {
     const v1::RankPlan& rank = *ranks[r];
-    const auto lanes = TimelineOf(rank, stages, share);
+    const auto lanes = planner::TimelineOf(rank, stages, share);
     for (size_t s = 0; s < lanes.size(); ++s) {
       const int y = static_cast<int>(r) * rank_height + static_cast<int>(s) * kLane;
       const std::string name = stages == 1 ? absl::StrCat("rank ", rank.rank())
@@ -136,7 +136,7 @@ std::string Timeline(const SimulationOptions& options, const v1::Plan& plan, dou
                             name);
       absl::StrAppendFormat(&svg, "<rect class=idle x=%d y=%d width=%.1f height=%d />\n", kLabel,
                             y + 1, plan.predicted_step_ms() * scale, kLane - 2);
-      for (const Operation& op : lanes[s].operations) {
+      for (const planner::Operation& op : lanes[s].operations) {
         absl::StrAppendFormat(
             &svg,
             "<rect class='op %s' x=%.2f y=%d width=%.2f height=%d><title>%s, micro-batch %d, %s: "

@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/planner/latency_model.h"
 #include "coordinator/planner/schedule.h"
+#include "coordinator/planner/timeline.h"
 #include "coordinator/simulation/modelled_profile.h"
 #include "coordinator/simulation/simulation_page.h"
-#include "coordinator/simulation/timeline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -100,13 +100,13 @@ TEST(Timeline, EndsWhenTheScheduleDoesAndNoStageDoesTwoThingsAtOnce) {
   ASSERT_TRUE(result.ok()) << result.status();
   for (const PolicyResult& p : result->policies) {
     for (const v1::RankPlan& rank : p.first_plan.ranks()) {
-      const auto lanes = TimelineOf(rank, 4, 1.0 / 3.0);
+      const auto lanes = planner::TimelineOf(rank, 4, 1.0 / 3.0);
       ASSERT_EQ(lanes.size(), 4U);
       double last = 0;
-      for (const StageTimeline& lane : lanes) {
+      for (const planner::StageTimeline& lane : lanes) {
         EXPECT_EQ(lane.operations.size(), 2U * static_cast<size_t>(rank.micro_batches_size()));
         double clock = 0;
-        for (const Operation& op : lane.operations) {
+        for (const planner::Operation& op : lane.operations) {
           EXPECT_GE(op.begin_ms, clock - 1e-9);
           clock = op.end_ms;
         }

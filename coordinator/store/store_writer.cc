@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace sparsebalance {
 
@@ -103,7 +104,9 @@ void StoreWriter::ApplyBatch(std::vector<Entry> batch) {
 
 void StoreWriter::ApplyRange(absl::Span<const StoreWrite> writes,
                              absl::Span<absl::Status> outcomes) {
+  const absl::Time begin = absl::Now();
   const absl::Status whole = store_->Apply(writes);
+  if (options_.observer) options_.observer(absl::Now() - begin);
   if (whole.ok()) return;
   // One bad write must not take its neighbours along. But where the store is away each further try
   // would wait for its time-out.

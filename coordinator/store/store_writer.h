@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "coordinator/store/store.h"
 
@@ -18,6 +20,9 @@ namespace sparsebalance {
 struct StoreWriterOptions {
   size_t max_queued = 65536;  // writes waiting; more are refused
   size_t max_batch = 1024;    // writes given to the store at once
+  // Told how long the store took for what was given to it at once. From the writing thread; may be
+  // null.
+  std::function<void(absl::Duration)> observer;
 };
 
 class StoreWriter {

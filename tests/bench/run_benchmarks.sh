@@ -2,7 +2,7 @@
 # Runs every benchmark of a build, one after the other, so that they do not disturb each other.
 #   run_benchmarks.sh BUILD [--requests DIR] [arguments of Google Benchmark, as --benchmark_filter=Plan]
 #   run_benchmarks.sh BUILD --training-step [arguments of training_step_report, as --long]
-#   run_benchmarks.sh BUILD --service [rpc|large|fairness|memory|wait|soak [arguments of service_load]]
+#   run_benchmarks.sh BUILD --service [rpc|large|fairness|memory|scrape|wait|soak [arguments of service_load]]
 #   run_benchmarks.sh BUILD --accuracy [arguments of bench/accuracy, as --seeds 5]
 # --requests: batches of the plan benchmark from DIR/SETTING.{baseline,paper}.jsonl instead of made.
 # --training-step: only what docs/worker.md says of a training step, beside PyTorch where that is
@@ -60,6 +60,7 @@ if [ "${1:-}" = --service ]; then
     service fairness
     service fairness --huge
     service memory
+    service scrape
     service wait
   fi
   exit

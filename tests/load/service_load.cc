@@ -8,6 +8,7 @@
 //   service_load memory     bytes a rank and a remembered sequence
 //   service_load soak       100,000 rounds with jobs coming and going
 //   service_load wait       what a worker waits for its plans
+//   service_load scrape     a scrape of 100 jobs, and what calls notice of it
 
 #include <unistd.h>
 
@@ -34,98 +35,11 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/cluster.h"
 #include "tests/load/load_job.h"
-#include "tests/support/child_process.h"
+#include "tests/load/load_server.h"
+#include "tests/load/scrape_load.h"
 
 namespace sparsebalance::load {
 namespace {
-
-using testing_support::ChildProcess;
-using testing_support::Program;
-
-[[noreturn]] void Die(const std::string& what, const absl::Status& status) {
-  std::cerr << "service_load: " << what << ": " << status.ToString() << "\n";
-  std::exit(1);  // NOLINT(concurrency-mt-unsafe): nothing of the process is needed any more
-}
-
-// The coordinator as a process of its own, so that its time and memory can be told from ours.
-class Server {
- public:
-  explicit Server(const std::vector<std::string>& more = {}) {
-    folder_ = std::filesystem::temp_directory_path() / absl::StrCat("sb-load-", getpid());
-    std::filesystem::create_directories(folder_);
-    const std::string ports = folder_ / "ports";
-    std::vector<std::string> argv = {Program("sparsebalance-coordinator"),
-                                     "--listen",
-                                     "127.0.0.1:0",
-                                     "--metrics-listen",
-                                     "off",
-                                     "--health-listen",
-                                     "127.0.0.1:0",
-                                     "--store",
-                                     folder_ / "store.db",
-                                     "--port-file",
-                                     ports,
-                                     "--log-level",
-                                     "warn",
-                                     "--max-connection-age",
-                                     "24h"};
-    argv.insert(argv.end(), more.begin(), more.end());
-    process_ = std::make_unique<ChildProcess>(argv);
-    // Nothing is logged at this level: the file of ports tells that it serves.
-    const absl::Time deadline = absl::Now() + absl::Seconds(60);
-    while (!std::filesystem::exists(ports)) {
-      if (absl::Now() > deadline) Die("start", absl::UnavailableError(process_->Output()));
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    std::ifstream in(ports);
-    for (std::string line; std::getline(in, line);) {
-      const std::vector<std::string> parts = absl::StrSplit(line, '=');
-      (parts[0] == "grpc" ? address_ : health_) = "127.0.0.1:" + parts[1];
-    }
-  }
-  ~Server() {
-    process_.reset();
-    std::error_code error;
-    std::filesystem::remove_all(folder_, error);
-  }
-
-  const std::string& address() const { return address_; }
-  const std::string& health() const { return health_; }
-
-  // User and system time so far.
-  absl::Duration CpuTime() const {
-    std::ifstream in(absl::StrCat("/proc/", process_->pid(), "/stat"));
-    std::string text((std::istreambuf_iterator<char>(in)), {});
-    // Fields after the program's name, which may hold anything, in parentheses.
-    const std::vector<std::string> fields = absl::StrSplit(text.substr(text.rfind(')') + 2), ' ');
-    const auto ticks = [&](size_t field) {
-      uint64_t value = 0;
-      return absl::SimpleAtoi(fields[field], &value) ? static_cast<double>(value) : 0.0;
-    };
-    return absl::Seconds((ticks(11) + ticks(12)) / static_cast<double>(sysconf(_SC_CLK_TCK)));
-  }
-
-  size_t ResidentBytes() const {
-    std::ifstream in(absl::StrCat("/proc/", process_->pid(), "/status"));
-    for (std::string line; std::getline(in, line);) {
-      if (line.rfind("VmRSS:", 0) != 0) continue;
-      uint64_t kib = 0;
-      const std::vector<std::string> parts = absl::StrSplit(line, ' ', absl::SkipEmpty());
-      if (absl::SimpleAtoi(parts[1], &kib)) return kib * 1024;
-    }
-    return 0;
-  }
-
- private:
-  std::filesystem::path folder_;
-  std::unique_ptr<ChildProcess> process_;
-  std::string address_;
-  std::string health_;
-};
-
-void MustBeOk(const std::string& what, const absl::Status& status) {
-  if (!status.ok()) Die(what, status);
-}
 
 double Ms(absl::Duration d) { return absl::ToDoubleMilliseconds(d); }
 
@@ -527,6 +441,9 @@ int Main(int argc, char** argv) {
   fairness->add_option("--nodes", job_nodes, "Nodes of each")->capture_default_str();
   fairness->add_option("--seconds", fairness_seconds, "How long")->capture_default_str();
   fairness->add_flag("--huge", huge, "Beside one job of 1,024 ranks that never pauses");
+  int scraped_jobs = 100;
+  CLI::App* scrape = app.add_subcommand("scrape", "A scrape of many jobs");
+  scrape->add_option("--jobs", scraped_jobs, "Jobs")->capture_default_str();
   CLI::App* memory = app.add_subcommand("memory", "Bytes a rank and a sequence");
   uint64_t soak_rounds = 100'000;
   CLI::App* soak = app.add_subcommand("soak", "Jobs that come and go");
@@ -543,6 +460,7 @@ int Main(int argc, char** argv) {
   if (large->parsed()) return Large(nodes, ranks, sequences, rounds);
   if (fairness->parsed()) return Fairness(jobs, job_nodes, fairness_seconds, huge);
   if (memory->parsed()) return Memory();
+  if (scrape->parsed()) return Scrape(scraped_jobs);
   if (soak->parsed()) return Soak(soak_rounds);
   if (wait->parsed()) return Wait(steps);
   return 0;

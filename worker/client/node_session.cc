@@ -216,6 +216,11 @@ std::optional<PlanOffer> NodeSession::Wait(uint64_t step, absl::Time deadline) {
   return std::nullopt;
 }
 
+bool NodeSession::CoordinatorAway() {
+  absl::MutexLock lock(&mutex_);
+  return away_;
+}
+
 void NodeSession::Report(v1::RankTelemetry telemetry) {
   absl::MutexLock lock(&mutex_);
   telemetry_.push_back(std::move(telemetry));

@@ -73,6 +73,7 @@ class NodeSession : public PlanSource {
   // PlanSource. Health is ABORTED once another process has replaced a member.
   void Request(const v1::GlobalBatch& batch) override;
   std::optional<PlanOffer> Wait(uint64_t step, absl::Time deadline) override;
+  bool CoordinatorAway() override;
   void Report(v1::RankTelemetry telemetry) override;
   void ReportConsumed(v1::ConsumedBatch consumed) override;
   absl::Status Health() override;

@@ -37,6 +37,9 @@ class PlanSource {
   // that none will come in time; a plan that arrives after that is thrown away.
   virtual std::optional<PlanOffer> Wait(uint64_t step, absl::Time deadline) = 0;
 
+  // Whether the coordinator could not be reached when it was last asked: why Wait brings nothing.
+  virtual bool CoordinatorAway() { return false; }
+
   // What a rank measured, and (from rank 0 only) what a step consumed.
   virtual void Report(v1::RankTelemetry telemetry) = 0;
   virtual void ReportConsumed(v1::ConsumedBatch consumed) = 0;

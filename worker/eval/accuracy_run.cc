@@ -96,6 +96,7 @@ class ListeningPlans : public PlanSource {
   std::optional<PlanOffer> Wait(uint64_t step, absl::Time deadline) override {
     return plans_->Wait(step, deadline);
   }
+  bool CoordinatorAway() override { return plans_->CoordinatorAway(); }
   void Report(v1::RankTelemetry telemetry) override {
     notes_->Add(telemetry);
     for (v1::MicroBatchTelemetry& micro_batch : *telemetry.mutable_micro_batches()) {

@@ -43,12 +43,18 @@ class ReplayWithReports : public PlanSource {
 
 }  // namespace
 
+v1::JobKey JobOf(const WorkerNodeOptions& options, const std::string& policy) {
+  v1::JobKey job = options.train.job;
+  if (options.policies.size() > 1) job.set_name(absl::StrCat(job.name(), "-", policy));
+  return job;
+}
+
 JobRun::JobRun(const WorkerNodeOptions& options, const std::string& policy,
                const data::IndexedDataset* dataset)
     : options_(options), policy_(policy), dataset_(dataset), train_(options.train) {
   train_.plan.set_policy(policy);
   if (options.policies.size() > 1) {
-    train_.job.set_name(absl::StrCat(train_.job.name(), "-", policy));
+    train_.job = JobOf(options, policy);
     if (!train_.checkpoint_dir.empty()) train_.checkpoint_dir += "/" + policy;
     if (!train_.export_dir.empty()) train_.export_dir += "/" + policy;
   }

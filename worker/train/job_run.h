@@ -20,6 +20,9 @@
 
 namespace sparsebalance {
 
+// The job that a policy trains: one of its own where several train side by side.
+v1::JobKey JobOf(const WorkerNodeOptions& options, const std::string& policy);
+
 class JobRun {
  public:
   // Opens records and the checkpoint to resume from, and registers the job (waiting for the

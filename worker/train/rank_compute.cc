@@ -11,6 +11,8 @@
 #include "kernels/dropout_mask.h"
 #include "kernels/packed_blocks.h"
 #include "kernels/status_macros.h"
+#include "worker/gpu_info/peak_flops.h"
+#include "worker/model/useful_flops.h"
 #include "worker/model_io/hf_checkpoint.h"
 #include "worker/model_io/peft_adapter.h"
 #include "worker/train/device_choice.h"
@@ -68,6 +70,24 @@ void FillSequence(const v1::Slice& slice, int64_t blocks, const model::SequenceR
   }
 }
 
+double PeakFlops(const TrainOptions& options, const kernels::Backend& backend,
+                 kernels::ElementType type) {
+  if (options.peak_tflops > 0) return options.peak_tflops * 1e12;
+  if (type != kernels::ElementType::kBfloat16) return 0;
+  return PeakBf16Flops(backend.device_name()).value_or(0);
+}
+
+// Whether the guard gave sequence `index` more than planned in some layer.
+bool Raised(int32_t budget, const std::vector<int32_t>& layer_budgets, size_t index, int64_t blocks,
+            const model::SequenceReport& report) {
+  const size_t layers = report.realized_budgets.size();
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const int64_t planned = layer_budgets.empty() ? budget : layer_budgets[index * layers + layer];
+    if (report.realized_budgets[layer] > std::min(planned, blocks)) return true;
+  }
+  return false;
+}
+
 model::AdamWOptions AdamWOptionsOf(const TrainOptions& options) {
   const OptimizerOptions& optimizer = options.optimizer;
   return {.beta1 = static_cast<float>(optimizer.beta1),
@@ -91,6 +111,7 @@ absl::StatusOr<std::unique_ptr<RankCompute>> RankCompute::Create(
                                            .device = device,
                                            .memory_limit_bytes = options.memory_limit_bytes,
                                            .activation_type = type}));
+  compute->peak_flops_ = PeakFlops(options, *compute->backend_, type);
   SB_ASSIGN_OR_RETURN(compute->model_, model::Transformer::Create(
                                            options.model, compute->backend_.get(), options.seed));
   SB_ASSIGN_OR_RETURN(compute->optimizer_,
@@ -163,6 +184,8 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
   // Micro-batches run one behind the other on the device; only then it is waited for.
   struct Enqueued {
     std::vector<int64_t> cu_seqlens;
+    std::vector<int32_t> budgets;        // [S]
+    std::vector<int32_t> layer_budgets;  // [S, layers], or empty
     std::unique_ptr<model::Transformer::Pending> pending;
   };
   std::vector<Enqueued> enqueued;
@@ -178,13 +201,15 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
     SB_ASSIGN_OR_RETURN(std::unique_ptr<model::Transformer::Pending> pending,
                         model_->Enqueue(batch, loss_scale, options_.plan.coverage_guard(),
                                         last ? mark_ready : model::Transformer::GradsReady()));
-    enqueued.push_back({std::move(batch.cu_seqlens), std::move(pending)});
+    enqueued.push_back({std::move(batch.cu_seqlens), std::move(batch.budgets),
+                        std::move(batch.layer_budgets), std::move(pending)});
   }
   SB_ASSIGN_OR_RETURN(computed_, backend_->RecordEvent());
 
   for (int m = 0; m < plan.micro_batches_size(); ++m) {
     const v1::MicroBatch& planned = plan.micro_batches(m);
-    const std::vector<int64_t>& cu_seqlens = enqueued[static_cast<size_t>(m)].cu_seqlens;
+    const Enqueued& given = enqueued[static_cast<size_t>(m)];
+    const std::vector<int64_t>& cu_seqlens = given.cu_seqlens;
     SB_ASSIGN_OR_RETURN(const model::MicroBatchReport report,
                         model_->Collect(std::move(enqueued[static_cast<size_t>(m)].pending)));
     v1::MicroBatchTelemetry& out = *telemetry.add_micro_batches();
@@ -194,6 +219,10 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
     out.set_forward_cpu_ms(report.forward_cpu_seconds * 1e3);
     out.set_backward_cpu_ms(report.backward_cpu_seconds * 1e3);
     stats.compute_ms += (report.forward_seconds + report.backward_seconds) * 1e3;
+    if (!planned.slices().empty()) {
+      stats.attended_flops += model::UsefulFlops(
+          options_.model, static_cast<double>(cu_seqlens.back()), report.attended_pairs);
+    }
     stats.loss_sum += report.loss_sum;
     stats.supervised_tokens += report.supervised_tokens;
     for (int s = 0; s < planned.slices_size(); ++s) {
@@ -208,6 +237,9 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
       stats.tokens += static_cast<double>(tokens);
       stats.sequences += 1;
       stats.coverage_sum += coverage;
+      if (Raised(given.budgets[index], given.layer_budgets, index, blocks, sequence)) {
+        stats.guard_raises += 1;
+      }
       // One block has no past: nothing was chosen, there is nothing to audit.
       if (!sequence.attention_mass.has_value() || blocks < 2) continue;
       measured.set_attention_mass(*sequence.attention_mass);
@@ -217,6 +249,7 @@ absl::Status RankCompute::Run(const v1::RankPlan& plan, uint64_t step,
       stats.audited_coverage_sum += coverage;
     }
   }
+  stats.peak_flops = peak_flops_;
   stats.peak_memory_bytes = static_cast<double>(backend_->memory().peak_bytes);
   telemetry.set_loss_sum(stats.loss_sum);
   telemetry.set_supervised_tokens(static_cast<uint64_t>(stats.supervised_tokens));

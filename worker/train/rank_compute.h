@@ -94,6 +94,7 @@ class RankCompute {
   std::unique_ptr<model::AdamW> optimizer_;
   std::unique_ptr<GradientReducer> reducer_;  // null where there is one rank alone
   std::unique_ptr<kernels::Event> computed_;  // the end of the step's last backward pass
+  double peak_flops_ = 0;                     // a second, of the device; 0: not known
   std::vector<float> host_model_;
   model::AdamWState host_optimizer_;
 };

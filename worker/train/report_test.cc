@@ -48,6 +48,28 @@ TEST(StepRecordTest, AStepInWhichNothingWasComputedIsBalanced) {
   EXPECT_DOUBLE_EQ(StepRecord().mean_coverage(), 1);
 }
 
+TEST(StepRecordTest, TheMfuIsAttendedFlopsOverWhatAllDevicesCouldDo) {
+  StepRecord record = Record(0, 90, 60, 0);
+  record.ranks[0].attended_flops = 4e9;
+  record.ranks[1].attended_flops = 2e9;
+  record.ranks[0].peak_flops = 50e9;
+  EXPECT_EQ(record.mfu(), std::nullopt) << "the other device is not known";
+  record.ranks[1].peak_flops = 70e9;
+  ASSERT_TRUE(record.mfu().has_value());
+  EXPECT_DOUBLE_EQ(*record.mfu(), 6e9 / (120e9 * 0.1));
+}
+
+TEST(StepRecordTest, AFallbacksReasonIsTheFirstOfItsRanks) {
+  StepRecord record = Record(0, 90, 60, 0);
+  record.ranks[0].no_plan_reason = v1::NO_PLAN_REASON_RANKS_DIFFER;
+  record.ranks[1].no_plan_reason = v1::NO_PLAN_REASON_LATE;
+  EXPECT_EQ(record.no_plan_reason(), v1::NO_PLAN_REASON_NONE) << "it was no fallback";
+  record.used_fallback = true;
+  EXPECT_EQ(record.no_plan_reason(), v1::NO_PLAN_REASON_LATE);
+  const std::string line = FormatStepJson("sparsebalance", record);
+  EXPECT_THAT(line, HasSubstr(R"("no_plan_reason":"late")"));
+}
+
 TEST(RunReportTest, PoliciesAreComparedWithTheFirst) {
   RunReport report;
   report.AddPolicy("none");

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/planner/no_plan_reason.h"
 #include "nlohmann/json.hpp"
 
 namespace sparsebalance {
@@ -155,6 +156,8 @@ std::string FormatStepJson(const std::string& policy, const StepRecord& record) 
   line["step"] = record.step;
   line["trained_by"] = record.policy;
   line["used_fallback"] = record.used_fallback;
+  if (record.used_fallback)
+    line["no_plan_reason"] = planner::NoPlanReasonName(record.no_plan_reason());
   line["skipped"] = record.skipped;
   line["step_ms"] = record.step_ms();
   line["predicted_step_ms"] = record.predicted_step_ms;
@@ -166,6 +169,8 @@ std::string FormatStepJson(const std::string& policy, const StepRecord& record) 
     line["audited_mass"] = record.audited_mass();
     line["audited_coverage"] = record.audited_coverage();
   }
+  if (record.guard_raises() > 0) line["guard_raises"] = record.guard_raises();
+  if (const std::optional<double> mfu = record.mfu()) line["mfu"] = *mfu;
   line["loss"] = record.loss();
   line["gradient_norm"] = record.gradient_norm;
   line["learning_rate"] = record.learning_rate;

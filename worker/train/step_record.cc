@@ -67,6 +67,28 @@ double StepRecord::audited_coverage() const {
   return count > 0 ? Sum(ranks, &RankStepStats::audited_coverage_sum) / count : 0;
 }
 
+double StepRecord::guard_raises() const { return Sum(ranks, &RankStepStats::guard_raises); }
+double StepRecord::attended_flops() const { return Sum(ranks, &RankStepStats::attended_flops); }
+
+std::optional<double> StepRecord::mfu() const {
+  const bool known = std::all_of(ranks.begin(), ranks.end(),
+                                 [](const RankStepStats& r) { return r.peak_flops > 0; });
+  const double possible = Sum(ranks, &RankStepStats::peak_flops) * step_ms() / 1e3;
+  if (!known || !(possible > 0)) return std::nullopt;
+  return attended_flops() / possible;
+}
+
+v1::NoPlanReason StepRecord::no_plan_reason() const {
+  int first = v1::NO_PLAN_REASON_NONE;
+  for (const RankStepStats& rank : ranks) {
+    const int reason = static_cast<int>(rank.no_plan_reason);
+    if (reason != v1::NO_PLAN_REASON_NONE && (first == v1::NO_PLAN_REASON_NONE || reason < first)) {
+      first = reason;
+    }
+  }
+  return used_fallback ? static_cast<v1::NoPlanReason>(first) : v1::NO_PLAN_REASON_NONE;
+}
+
 absl::StatusOr<std::vector<RankStepStats>> GatherStats(Communicator& comm,
                                                        const RankStepStats& mine) {
   std::array<double, kDoubles> packed;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "sparsebalance/v1/coordinator.pb.h"
 #include "worker/comm/communicator.h"
 
 namespace sparsebalance {
@@ -28,6 +30,10 @@ struct RankStepStats {
   double audited_sequences = 0;
   double audited_mass_sum = 0;
   double audited_coverage_sum = 0;
+  double guard_raises = 0;    // sequences that got more than the planned budget in some layer
+  double attended_flops = 0;  // UsefulFlops of the rank's micro-batches
+  double peak_flops = 0;      // a second, of the rank's device; 0: not known
+  double no_plan_reason = 0;  // v1::NoPlanReason
 };
 
 struct StepRecord {
@@ -52,6 +58,13 @@ struct StepRecord {
   double audited_sequences() const;
   double audited_mass() const;      // mean over audited sequences; 0 where there is none
   double audited_coverage() const;  // the same
+  double guard_raises() const;
+  double attended_flops() const;
+  // Attended FLOPs over what the devices could have done in the step; nothing where the peak of one
+  // is not known.
+  std::optional<double> mfu() const;
+  // The ranks' first reason, in the enum's order; NONE unless used_fallback.
+  v1::NoPlanReason no_plan_reason() const;
 };
 
 // Collective: every rank's stats, in rank order. In `mine`, idle_ms is the time from the end of

@@ -52,6 +52,8 @@ struct TrainOptions {
   int threads_per_rank = 1;           // CPU threads of a rank
   int64_t memory_limit_bytes = 0;     // of a rank; 0: none
 
+  // What a rank's device can do a second, 10^12 operations, for the MFU; 0: as known of the GPU.
+  double peak_tflops = 0;
   // How long a step may wait for its plan before it is trained by the fallback.
   absl::Duration plan_deadline = absl::Milliseconds(250);
   // How long a rank waits for a peer in a collective before it holds it for lost.

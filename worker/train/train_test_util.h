@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -108,6 +109,8 @@ class ScriptedPlans : public PlanSource {
     if (!mutex_.AwaitWithDeadline(absl::Condition(&there), deadline)) return std::nullopt;
     return offers_[step];
   }
+  void set_coordinator_away(bool away) { away_ = away; }
+  bool CoordinatorAway() override { return away_; }
   void Report(v1::RankTelemetry telemetry) override {
     absl::MutexLock lock(&mutex_);
     telemetry_.push_back(std::move(telemetry));
@@ -128,6 +131,7 @@ class ScriptedPlans : public PlanSource {
   }
 
  private:
+  std::atomic<bool> away_{false};
   const Make make_;
   absl::Mutex mutex_;
   std::map<uint64_t, PlanOffer> offers_ ABSL_GUARDED_BY(mutex_);

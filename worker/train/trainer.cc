@@ -184,11 +184,17 @@ absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& b
   fallback.set_fallback(v1::FALLBACK_REASON_NO_PLAN);
 
   std::optional<PlanOffer> offer;
+  // If it comes to the fallback although this rank has a plan, it is for the others.
+  v1::NoPlanReason reason = v1::NO_PLAN_REASON_RANKS_DIFFER;
   if (dependencies_.plans != nullptr) {
     SB_RETURN_IF_ERROR(dependencies_.plans->Health());
     const Stopwatch waiting;
     offer = dependencies_.plans->Wait(batch.step(), absl::Now() + options_.plan_deadline);
     stats.plan_wait_ms = waiting.Milliseconds();
+    if (!offer.has_value()) {
+      reason = dependencies_.plans->CoordinatorAway() ? v1::NO_PLAN_REASON_COORDINATOR_AWAY
+                                                      : v1::NO_PLAN_REASON_LATE;
+    }
     // A record that has no such step, or a member that was replaced, ends the run here.
     SB_RETURN_IF_ERROR(dependencies_.plans->Health());
   }
@@ -203,6 +209,7 @@ absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& b
       dependencies_.log(
           absl::StrCat("plan of step ", batch.step(), " is not used: ", status.message()));
       offer.reset();
+      reason = v1::NO_PLAN_REASON_UNFIT;
     }
   }
 
@@ -234,6 +241,7 @@ absl::StatusOr<Trainer::ChosenPlan> Trainer::ChoosePlan(const v1::GlobalBatch& b
     chosen.digest = vote.fallback_digest;
     // Standalone, the `length` plan is what was asked for.
     chosen.used_fallback = dependencies_.plans != nullptr;
+    if (chosen.used_fallback) chosen.no_plan_reason = reason;
     if (dependencies_.plans != nullptr && rank_ == 0 && !chosen.stop) {
       dependencies_.log(absl::StrCat("step ", batch.step(),
                                      " is trained by the fallback plan: ", agreement.reason));
@@ -298,6 +306,7 @@ absl::StatusOr<StepOutcome> Trainer::RunStep(bool stop_requested) {
                                    stats));
   SB_RETURN_IF_ERROR(ReduceAndUpdate(stats));
   stats.step_ms = whole.Milliseconds();
+  stats.no_plan_reason = chosen.no_plan_reason;
 
   SB_ASSIGN_OR_RETURN(record_.ranks, GatherStats(*dependencies_.comm, stats));
   stats.idle_ms = record_.ranks[rank_].idle_ms;
@@ -348,6 +357,8 @@ void Trainer::Report(const v1::GlobalBatch& batch, const ChosenPlan& chosen,
   telemetry.set_agreement_ms(stats.agreement_ms);
   telemetry.set_peak_memory_bytes(static_cast<uint64_t>(stats.peak_memory_bytes));
   telemetry.set_used_fallback(chosen.used_fallback);
+  telemetry.set_no_plan_reason(chosen.no_plan_reason);
+  telemetry.set_guard_raises(static_cast<uint64_t>(stats.guard_raises));
   telemetry.set_plan_digest(chosen.digest);
   if (gpu_ != nullptr && gpu_->Poll().has_value()) {
     const GpuFacts& facts = *gpu_->Poll();

@@ -78,6 +78,7 @@ class Trainer {
     bool used_fallback = false;
     bool stop = false;
     uint64_t digest = 0;
+    v1::NoPlanReason no_plan_reason = v1::NO_PLAN_REASON_NONE;
     uint64_t leader_epoch = 0;
     uint64_t generation = 0;
   };

@@ -139,7 +139,13 @@ TEST_F(TrainerTest, RanksWithDifferentPlansAgreeOnTheFallback) {
   setup.plans = {&mine, &theirs};
   const std::vector<RankResult> results = RunRanks(setup);
   ExpectAllFinished(results);
-  for (const StepRecord& record : results[0].records) EXPECT_TRUE(record.used_fallback);
+  for (const StepRecord& record : results[0].records) {
+    EXPECT_TRUE(record.used_fallback);
+    EXPECT_EQ(record.no_plan_reason(), v1::NO_PLAN_REASON_RANKS_DIFFER);
+  }
+  for (const v1::RankTelemetry& telemetry : mine.telemetry()) {
+    EXPECT_EQ(telemetry.no_plan_reason(), v1::NO_PLAN_REASON_RANKS_DIFFER);
+  }
   ExpectClose(RunRanks(Setup(1))[0].parameters, results[0].parameters, 1e-4);
 }
 
@@ -162,8 +168,68 @@ TEST_F(TrainerTest, ARankWithoutAPlanSendsAllToTheFallbackAndThePlanIsUsedAgainL
       const bool gap = record.step == 3 || record.step == 4;
       EXPECT_EQ(record.used_fallback, gap) << record.step;
       EXPECT_EQ(record.policy, gap ? "length" : "none");
+      EXPECT_EQ(record.no_plan_reason(), gap ? v1::NO_PLAN_REASON_LATE : v1::NO_PLAN_REASON_NONE);
     }
   }
+}
+
+TEST_F(TrainerTest, AFallbackSaysWhetherTheCoordinatorWasAway) {
+  RunSetup setup = Setup(2);
+  for (TrainOptions& options : setup.options) options.plan_deadline = absl::Milliseconds(1);
+  const auto never = [](const v1::GlobalBatch&) { return std::optional<PlanOffer>(); };
+  ScriptedPlans present(never);
+  ScriptedPlans away(never);
+  away.set_coordinator_away(true);
+  setup.plans = {&present, &away};
+  const std::vector<RankResult> results = RunRanks(setup);
+  ExpectAllFinished(results);
+  for (const StepRecord& record : results[0].records) {
+    EXPECT_EQ(record.no_plan_reason(), v1::NO_PLAN_REASON_COORDINATOR_AWAY);
+  }
+  for (const v1::RankTelemetry& telemetry : present.telemetry()) {
+    EXPECT_EQ(telemetry.no_plan_reason(), v1::NO_PLAN_REASON_LATE);
+  }
+}
+
+TEST_F(TrainerTest, SequencesThatTheGuardGaveMoreAreCounted) {
+  RunSetup setup = Setup(2);
+  for (TrainOptions& options : setup.options) options.plan.set_coverage_guard(0);
+  const auto least = [&](const v1::GlobalBatch& batch) -> std::optional<PlanOffer> {
+    PlanOffer offer = OfferFrom(setup.options[0].plan, batch);
+    v1::Plan plan = *offer.plan;
+    for (v1::RankPlan& rank : *plan.mutable_ranks()) {
+      for (v1::MicroBatch& mb : *rank.mutable_micro_batches()) {
+        for (v1::Slice& slice : *mb.mutable_slices()) slice.set_budget_blocks(1);
+      }
+    }
+    offer.digest = planner::Digest(plan);
+    offer.plan = std::make_shared<const v1::Plan>(plan);
+    return offer;
+  };
+  ScriptedPlans a(least);
+  ScriptedPlans b(least);
+  setup.plans = {&a, &b};
+  const std::vector<RankResult> results = RunRanks(setup);
+  ExpectAllFinished(results);
+  double raises = 0;
+  for (ScriptedPlans* plans : {&a, &b}) {
+    for (const v1::RankTelemetry& telemetry : plans->telemetry()) {
+      uint64_t raised = 0;
+      for (const auto& micro_batch : telemetry.micro_batches()) {
+        for (const auto& sequence : micro_batch.sequences()) {
+          raised += std::any_of(sequence.realized_budget_blocks().begin(),
+                                sequence.realized_budget_blocks().end(),
+                                [](uint32_t budget) { return budget > 1; });
+        }
+      }
+      EXPECT_EQ(telemetry.guard_raises(), raised);
+      raises += static_cast<double>(raised);
+    }
+  }
+  EXPECT_GT(raises, 0) << "the guard raised nothing: the test shows nothing";
+  double recorded = 0;
+  for (const StepRecord& record : results[0].records) recorded += record.guard_raises();
+  EXPECT_EQ(recorded, raises);
 }
 
 TEST_F(TrainerTest, APlanThatArrivesAfterTheDeadlineIsNotUsed) {
@@ -208,7 +274,10 @@ TEST_F(TrainerTest, APlanForAnotherBatchIsNotTrainedOn) {
   setup.plans = {&a, &b};
   const std::vector<RankResult> results = RunRanks(setup);
   ExpectAllFinished(results);
-  for (const StepRecord& record : results[0].records) EXPECT_TRUE(record.used_fallback);
+  for (const StepRecord& record : results[0].records) {
+    EXPECT_TRUE(record.used_fallback);
+    EXPECT_EQ(record.no_plan_reason(), v1::NO_PLAN_REASON_UNFIT);
+  }
   EXPECT_THAT(lines, ::testing::Contains(HasSubstr("is not in the batch")));
 }
 

@@ -258,6 +258,13 @@ void AddMachineFlags(CLI::App& app, WorkerFlags& flags) {
       ->capture_default_str();
   group->add_option("--metrics-listen", flags.node.metrics_listen,
                     "host:port of this worker's /metrics; empty: none");
+  group
+      ->add_option(
+          "--peak-tflops", flags.node.train.peak_tflops,
+          "what a rank's device can do at most, for the MFU among the metrics; 0: as known "
+          "of the GPU")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   group->add_option("--log-format", flags.log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -117,6 +117,7 @@ int Main(int argc, char** argv) {
   SignalThread signals(&stop);
   Progress progress;
   const bool shows = !flags.quiet && !flags.node.ranks.empty() && flags.node.ranks.front() == 0;
+  flags.node.version = SPARSEBALANCE_VERSION;
   flags.node.log = [json = flags.log_format == "json"](const std::string& line) {
     spdlog::info(json ? nlohmann::json(line).dump() : line);
   };

@@ -163,7 +163,11 @@ class NodeRun {
 
   absl::StatusOr<WorkerNodeResult> Run() {
     if (!options_.metrics_listen.empty()) {
-      SB_ASSIGN_OR_RETURN(metrics_, WorkerMetrics::Serve(options_.metrics_listen));
+      SB_ASSIGN_OR_RETURN(metrics_, WorkerMetrics::Serve(options_.metrics_listen, options_.version,
+                                                         options_.train.backend));
+      const std::string host =
+          options_.metrics_listen.substr(0, options_.metrics_listen.rfind(':'));
+      options_.log(absl::StrCat("metrics on http://", host, ":", metrics_->port(), "/metrics"));
     }
     int rejoins = 0;
     absl::Duration pause = options_.rejoin_pause;
@@ -178,6 +182,9 @@ class NodeRun {
       options_.log(absl::StrCat("a peer was lost (", result.status().message(),
                                 "); joining again from the newest checkpoint, attempt ", ++rejoins,
                                 " of ", options_.max_rejoins));
+      for (const std::string& policy : options_.policies) {
+        if (metrics_ != nullptr) metrics_->Rejoined(JobOf(options_, policy), policy);
+      }
       if (stop_.WaitFor(pause)) return result;
       pause = std::min(pause * 2, absl::Minutes(1));
       options_.train.resume = true;
@@ -244,7 +251,7 @@ class NodeRun {
       }
       report.Add(policy, record);
       if (steps_file_.is_open()) steps_file_ << FormatStepJson(policy, record) << std::flush;
-      if (metrics_ != nullptr) metrics_->Record(policy, record);
+      if (metrics_ != nullptr) metrics_->Record(JobOf(options_, policy), policy, record);
       if (options_.on_step) options_.on_step(policy, record);
     };
     begun_ = true;

@@ -46,7 +46,8 @@ struct WorkerNodeOptions {
   // Measure a latency profile at start where the coordinator has none for this device and model.
   bool profile_at_start = true;
 
-  std::string metrics_listen;  // host:port of this worker's /metrics; empty: none
+  std::string metrics_listen;       // host:port of this worker's /metrics; empty: none
+  std::string version = "unknown";  // of the program, for the metrics
 
   std::function<void(const std::string&)> log = [](const std::string&) {};
   // Called on the thread of this node's first rank, for every step of every policy.

@@ -6,7 +6,7 @@
 
 #include "sparsebalance/v1/plan.pb.h"
 
-namespace sparsebalance::simulation {
+namespace sparsebalance::planner {
 
 struct Operation {
   int micro_batch;
@@ -23,4 +23,4 @@ struct StageTimeline {
 std::vector<StageTimeline> TimelineOf(const v1::RankPlan& rank, uint32_t stages,
                                       double forward_fraction);
 
-}  // namespace sparsebalance::simulation
+}  // namespace sparsebalance::planner

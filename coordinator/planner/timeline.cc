@@ -1,8 +1,8 @@
-#include "coordinator/simulation/timeline.h"
+#include "coordinator/planner/timeline.h"
 
 #include <algorithm>
 
-namespace sparsebalance::simulation {
+namespace sparsebalance::planner {
 
 std::vector<StageTimeline> TimelineOf(const v1::RankPlan& rank, uint32_t stages,
                                       double forward_fraction) {
@@ -33,4 +33,4 @@ std::vector<StageTimeline> TimelineOf(const v1::RankPlan& rank, uint32_t stages,
   return out;
 }
 
-}  // namespace sparsebalance::simulation
+}  // namespace sparsebalance::planner

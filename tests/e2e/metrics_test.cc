@@ -27,7 +27,7 @@ using nlohmann::json;
 using testing_support::PrometheusServer;
 
 std::string SourceFolder() {
-  const char* folder = std::getenv("SPARSEBALANCE_SOURCE_DIR");
+  const char* folder = std::getenv("SPARSEBALANCE_SOURCE_DIR");  // NOLINT(concurrency-mt-unsafe)
   return folder == nullptr ? "." : folder;
 }
 

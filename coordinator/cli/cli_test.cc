@@ -33,13 +33,27 @@ TEST(ViewsTest, AJobShowsWhomItWaitsForAndItsLatestSteps) {
     status->set_step(1000 + step);
     status->set_policy(step == 11 ? "length" : "sparsebalance");
     status->set_used_fallback(step == 11);
+    if (step == 11) status->set_no_plan_reason(v1::NO_PLAN_REASON_LATE);
   }
   const std::string view = JobView(job);
   EXPECT_THAT(view, HasSubstr("default/big"));
   EXPECT_THAT(view, HasSubstr("ranks 2-3"));
-  EXPECT_THAT(view, HasSubstr("length (fallback)"));
+  EXPECT_THAT(view, HasSubstr("length (fallback: late)"));
   EXPECT_THAT(view, HasSubstr("1002"));
   EXPECT_THAT(view, Not(HasSubstr("1001")));  // only the latest ten
+}
+
+TEST(ViewsTest, SlowRanksOfAJobAreNamed) {
+  v1::JobStatus job;
+  for (uint32_t r = 0; r < 3; ++r) {
+    v1::RankStatus* rank = job.add_ranks();
+    rank->set_rank(r);
+    rank->set_node_id(std::string("node-").append(std::to_string(r)));
+    rank->set_time_factor(r == 1 ? 1.312 : 1.049);
+  }
+  const std::string view = JobView(job);
+  EXPECT_THAT(view, HasSubstr("slow 1.312"));
+  EXPECT_THAT(view, Not(HasSubstr("slow 1.049")));
 }
 
 TEST(ViewsTest, APlanShowsEveryMicroBatch) {

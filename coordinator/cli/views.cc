@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/table.h"
+#include "coordinator/planner/no_plan_reason.h"
+#include "coordinator/planner/slow_rank.h"
 #include "coordinator/service/job_spec.h"
 #include "coordinator/service/rank_names.h"
 
@@ -60,8 +62,9 @@ std::string RanksTable(const v1::JobStatus& job) {
                {"SILENT MS", Align::kRight}});
   for (const v1::RankStatus& rank : job.ranks()) {
     table.AddRow({absl::StrCat(rank.rank()), rank.node_id(), rank.device_name(),
-                  Fixed(rank.time_factor(), 3), absl::StrCat(rank.last_step()),
-                  absl::StrCat(rank.silent_ms())});
+                  absl::StrCat(rank.time_factor() >= planner::kSlowRankTimeFactor ? "slow " : "",
+                               Fixed(rank.time_factor(), 3)),
+                  absl::StrCat(rank.last_step()), absl::StrCat(rank.silent_ms())});
   }
   return table.ToString();
 }
@@ -83,7 +86,10 @@ std::string StepsTable(const v1::JobStatus& job) {
   for (int i = std::max(job.recent_steps_size() - kShown, 0); i < job.recent_steps_size(); ++i) {
     const v1::StepStatus& step = job.recent_steps(i);
     table.AddRow({absl::StrCat(step.step()),
-                  absl::StrCat(step.policy(), step.used_fallback() ? " (fallback)" : ""),
+                  step.used_fallback()
+                      ? absl::StrCat(step.policy(), " (fallback: ",
+                                     planner::NoPlanReasonName(step.no_plan_reason()), ")")
+                      : step.policy(),
                   Fixed(step.step_ms(), 1), FixedOrNothing(step.predicted_step_ms(), 1),
                   Fixed(step.rank_imbalance(), 3), FixedOrNothing(step.length_imbalance(), 3),
                   FixedOrNothing(step.mean_coverage(), 4),

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/planner/slow_rank.h"
 #include "coordinator/service/job_metrics.h"
 #include "coordinator/service/page_plan.h"
 #include "coordinator/service/rank_names.h"
@@ -23,8 +24,6 @@ namespace {
 
 using nlohmann::json;
 
-// Ranks below this time factor are not worth a name; `sbctl replay` has the same bound.
-constexpr double kLeastSlowFactor = 1.05;
 constexpr size_t kMaxSlowRanks = 32;
 constexpr size_t kMaxFallbacks = 64;
 constexpr size_t kMaxFilterBytes = 401;  // NAMESPACE/NAME
@@ -89,7 +88,7 @@ void KeepNotableRanks(v1::JobStatus& status, int most) {
 json SlowRanks(const v1::JobStatus& status, size_t& total) {
   std::vector<const v1::RankStatus*> slow;
   for (const v1::RankStatus& rank : status.ranks()) {
-    if (rank.time_factor() >= kLeastSlowFactor) slow.push_back(&rank);
+    if (rank.time_factor() >= planner::kSlowRankTimeFactor) slow.push_back(&rank);
   }
   total = slow.size();
   std::stable_sort(slow.begin(), slow.end(), [](const auto* a, const auto* b) {
@@ -224,7 +223,7 @@ PageAnswer PageApi::Job(const Parameters& parameters) {
       {"leader_epoch", std::to_string(status.leader_epoch())},
       {"problem", source_.problem ? source_.problem() : ""},
       {"slow_ranks", SlowRanks(status, slow_total)},
-      {"slow_factor", kLeastSlowFactor},
+      {"slow_factor", planner::kSlowRankTimeFactor},
       {"slow_ranks_total", slow_total},
       {"ranks_total", RankLayout(status.spec().parallelism()).count()},
       {"ranks_present", status.ranks_size()},

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/planner/schedule.h"
+#include "coordinator/planner/slow_rank.h"
 #include "coordinator/simulation/csv.h"
 
 namespace sparsebalance::simulation {
@@ -22,7 +23,7 @@ const std::vector<std::string>& Columns() {
 }
 
 // Factors below this are not worth a name, however sure they are.
-constexpr double kLeastFactor = 1.05;
+constexpr double kLeastFactor = planner::kSlowRankTimeFactor;
 // Standard errors by which a factor must exceed 1.
 constexpr double kSureErrors = 3;
 // Median absolute deviation to standard error of a median, normal distribution.

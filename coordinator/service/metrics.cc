@@ -26,8 +26,8 @@ prometheus::Family<prometheus::Counter>& CounterFamily(prometheus::Registry& reg
 }
 
 prometheus::Family<prometheus::Histogram>& Histograms(prometheus::Registry& registry,
-                                                           const std::string& name,
-                                                           const std::string& help) {
+                                                      const std::string& name,
+                                                      const std::string& help) {
   return prometheus::BuildHistogram().Name(kPrefix + name).Help(help).Register(registry);
 }
 
@@ -148,7 +148,7 @@ CoordinatorMetrics::CoordinatorMetrics(const std::string& version)
                .Add({}, kPlanSeconds)),
       store_write_seconds_(
           &Histograms(registry_, "store_write_seconds",
-                           "Time of a write to the store, with all that was put together in it.")
+                      "Time of a write to the store, with all that was put together in it.")
                .Add({}, kStoreSeconds)),
       scrape_seconds_(&prometheus::BuildGauge()
                            .Name(std::string(kPrefix) + "scrape_seconds")
@@ -156,7 +156,7 @@ CoordinatorMetrics::CoordinatorMetrics(const std::string& version)
                            .Register(registry_)
                            .Add({})),
       barrier_wait_seconds_(&Histograms(registry_, "barrier_wait_seconds",
-                                             "Time from a node's ExchangeStep to its answer.")
+                                        "Time from a node's ExchangeStep to its answer.")
                                  .Add({}, kBarrierSeconds)) {
   prometheus::BuildGauge()
       .Name(std::string(kPrefix) + "build_info")

@@ -171,8 +171,8 @@ MetricFamily Info(const std::vector<JobFigures>& live) {
   return family;
 }
 
-// A reason has a series once it has occurred; so that rates see its first time too, all of them
-// are there from the job's first finished step on.
+// All reasons have a series from the job's first finished step on, so that rates see the first time
+// of each too. "unknown" is for older workers and has one where there are some.
 MetricFamily FallbackSteps(const std::vector<JobFigures>& live) {
   MetricFamily family =
       Empty("job_fallback_steps_total", MetricType::Counter,

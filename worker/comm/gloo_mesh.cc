@@ -26,7 +26,8 @@ struct GlooMesh::Farewell {
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   // What the listener learned; the buffer is of no more use then.
   enum class Heard { kNothing, kMessage, kEnd } heard = Heard::kNothing;
-  std::string error;  // with kEnd
+  std::string error;    // with kEnd
+  absl::Time heard_at;  // with kMessage
 };
 
 namespace {
@@ -38,6 +39,10 @@ constexpr std::chrono::milliseconds kFarewellTimeout(1000);
 
 // A message that takes longer may be one to a peer that is gone.
 constexpr absl::Duration kPatience = absl::Milliseconds(100);
+
+// A peer that leaves of its own accord has sent all it owed before it said so: what is awaited is
+// here then, and its waiter only has to wake.
+constexpr absl::Duration kLeavingGrace = absl::Seconds(10);
 
 // Waits end by the watchdog; this is "never" without overflow.
 constexpr std::chrono::milliseconds kNoGlooTimeout = std::chrono::hours(24 * 365);
@@ -328,8 +333,15 @@ void GlooMesh::Listen() {
       mutex_.Lock();
       farewell->heard = heard;
       farewell->error = std::move(error);
+      farewell->heard_at = absl::Now();
       listens_to_ = -1;
       if (heard == Farewell::Heard::kNothing) continue;
+    }
+    const bool leaves = farewell != nullptr && farewell->heard == Farewell::Heard::kMessage &&
+                        farewell->message.lost_rank == peer;
+    if (leaves && absl::Now() < farewell->heard_at + kLeavingGrace) {
+      stopped_.WaitWithDeadline(&mutex_, absl::Now() + kPatience);
+      continue;
     }
     // What is under way from or to this peer will never be through.
     if (awaited_ != nullptr && awaited_->peer_ == peer) EndWait();

@@ -91,7 +91,7 @@ int RankMain(int rank, int size) {
 
 constexpr char kRank[] = "--as-rank";
 constexpr char kReceiver[] = "--as-receiver";
-constexpr char kSender[] = "--as-sender";
+constexpr char kLeaver[] = "--as-leaver";
 constexpr size_t kLongMessage = size_t{256} << 20;  // more than sockets hold, and long on its way
 constexpr uint64_t kSlot = 7;
 
@@ -103,7 +103,7 @@ bool AMessageIsUnderWay(pid_t pid) {
 }
 
 // The life of a peer that stops in the middle of a message.
-int StoppingPeerMain(bool sends, int rank, int size) {
+int StoppingPeerMain(int rank, int size) {
   auto mesh = comm_internal::GlooMesh::Connect(
       rank, size, GlooOptions(), [&](std::string own) -> absl::StatusOr<std::vector<std::string>> {
         if (!WriteAll(STDOUT_FILENO, own)) return absl::UnavailableError("parent is gone");
@@ -115,12 +115,28 @@ int StoppingPeerMain(bool sends, int rank, int size) {
       });
   if (!mesh.ok()) return 1;
   std::vector<char> data(kLongMessage);
-  const auto transfer = sends ? (*mesh)->Send(0, kSlot, data.data(), data.size())
-                              : (*mesh)->Receive(0, kSlot, data.data(), data.size());
+  const auto transfer = (*mesh)->Receive(0, kSlot, data.data(), data.size());
   if (!transfer.ok()) return 1;
-  while (sends && !AMessageIsUnderWay(getpid())) std::this_thread::yield();
   raise(SIGSTOP);
   return 1;  // it is not meant to go on
+}
+
+// The life of a peer that sends what it owes when it is told to, and leaves at once.
+int LeavingPeerMain(int rank, int size) {
+  auto mesh = comm_internal::GlooMesh::Connect(
+      rank, size, GlooOptions(), [&](std::string own) -> absl::StatusOr<std::vector<std::string>> {
+        if (!WriteAll(STDOUT_FILENO, own)) return absl::UnavailableError("parent is gone");
+        std::vector<std::string> blobs(size);
+        for (std::string& blob : blobs) {
+          if (!ReadAll(STDIN_FILENO, blob)) return absl::UnavailableError("parent is gone");
+        }
+        return blobs;
+      });
+  std::string go;
+  if (!mesh.ok() || !ReadAll(STDIN_FILENO, go)) return 1;
+  const std::vector<char> data(size_t{1} << 20);
+  const auto transfer = (*mesh)->Send(0, kSlot, data.data(), data.size());
+  return transfer.ok() && (*mesh)->Wait(**transfer).ok() ? 0 : 1;
 }
 
 struct Process {
@@ -204,10 +220,8 @@ TEST_F(GlooProcessTest, SurvivorsNameTheKilledRank) {
 
 // A peer that dies when a part of a message is through: it stands still before it does, so that the
 // message is stuck for certain.
-class GlooPartialMessageTest : public testing::TestWithParam<const char*> {};
-
-TEST_P(GlooPartialMessageTest, TheOtherEndOfAMessageThatIsNeverThroughIsLost) {
-  const Process peer = Spawn(GetParam(), 1, 2);
+TEST(GlooPartialMessageTest, APeerThatDiesWithPartOfAMessageIsLost) {
+  const Process peer = Spawn(kReceiver, 1, 2);
   GlooOptions options;
   options.timeout = absl::Seconds(60);
   auto mesh = comm_internal::GlooMesh::Connect(
@@ -221,16 +235,14 @@ TEST_P(GlooPartialMessageTest, TheOtherEndOfAMessageThatIsNeverThroughIsLost) {
       });
   ASSERT_TRUE(mesh.ok()) << mesh.status();
   std::vector<char> data(kLongMessage);
-  const bool sends = std::string(GetParam()) == kReceiver;
-  auto transfer = sends ? (*mesh)->Send(1, kSlot, data.data(), data.size())
-                        : (*mesh)->Receive(1, kSlot, data.data(), data.size());
+  auto transfer = (*mesh)->Send(1, kSlot, data.data(), data.size());
   ASSERT_TRUE(transfer.ok()) << transfer.status();
   absl::Status outcome;
   std::thread wait([&] { outcome = (*mesh)->Wait(**transfer); });
   int status = 0;
   EXPECT_EQ(waitpid(peer.pid, &status, WUNTRACED), peer.pid);
   EXPECT_TRUE(WIFSTOPPED(status)) << status;
-  while (sends && !AMessageIsUnderWay(getpid())) std::this_thread::yield();
+  while (!AMessageIsUnderWay(getpid())) std::this_thread::yield();
   EXPECT_EQ(kill(peer.pid, SIGKILL), 0);
   wait.join();
   EXPECT_EQ(outcome.code(), absl::StatusCode::kUnavailable) << outcome;
@@ -241,8 +253,37 @@ TEST_P(GlooPartialMessageTest, TheOtherEndOfAMessageThatIsNeverThroughIsLost) {
   close(peer.from);
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, GlooPartialMessageTest, testing::Values(kReceiver, kSender),
-                         [](const auto& each) { return std::string(each.param).substr(5); });
+TEST(GlooLeavingPeerTest, WhatAPeerSentBeforeItLeftArrives) {
+  for (int round = 0; round < 5; ++round) {
+    const Process peer = Spawn(kLeaver, 1, 2);
+    auto mesh = comm_internal::GlooMesh::Connect(
+        0, 2, GlooOptions(), [&](std::string own) -> absl::StatusOr<std::vector<std::string>> {
+          std::vector<std::string> blobs = {own, ""};
+          if (!ReadAll(peer.from, blobs[1])) return absl::UnavailableError("the peer is gone");
+          for (const std::string& blob : blobs) {
+            if (!WriteAll(peer.to, blob)) return absl::UnavailableError("the peer is gone");
+          }
+          return blobs;
+        });
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    std::vector<char> data(size_t{1} << 20);
+    const auto transfer = (*mesh)->Receive(1, kSlot, data.data(), data.size());
+    ASSERT_TRUE(transfer.ok()) << transfer.status();
+    // It is late: this end has waited for so long that it listens for the peer's end.
+    std::thread later([&] {
+      absl::SleepFor(absl::Milliseconds(200));
+      EXPECT_TRUE(WriteAll(peer.to, "go"));
+    });
+    const absl::Status arrived = (*mesh)->Wait(**transfer);
+    later.join();
+    EXPECT_TRUE(arrived.ok()) << arrived;
+    int status = 0;
+    EXPECT_EQ(waitpid(peer.pid, &status, 0), peer.pid);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    close(peer.to);
+    close(peer.from);
+  }
+}
 
 }  // namespace
 }  // namespace sparsebalance
@@ -254,7 +295,8 @@ int main(int argc, char** argv) {
     int size = 0;
     if (!absl::SimpleAtoi(argv[2], &rank) || !absl::SimpleAtoi(argv[3], &size)) return 2;
     const std::string kind = argv[1];
-    return kind == kRank ? RankMain(rank, size) : StoppingPeerMain(kind == kSender, rank, size);
+    if (kind == kLeaver) return LeavingPeerMain(rank, size);
+    return kind == kRank ? RankMain(rank, size) : StoppingPeerMain(rank, size);
   }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

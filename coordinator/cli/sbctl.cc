@@ -18,6 +18,7 @@
 #include "coordinator/cli/online_verbs.h"
 #include "coordinator/cli/plan_requests.h"
 #include "coordinator/cli/simulate.h"
+#include "coordinator/config/version.h"
 #include "coordinator/planner/planner.h"
 #include "worker/client/channel_credentials.h"
 #include "worker/client/channel_flags.h"
@@ -105,7 +106,7 @@ int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Asks a SparseBalance coordinator about its jobs, and plans without one.", "sbctl");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_version_flag("--version", std::string("sbctl ") + SPARSEBALANCE_VERSION);
+  app.set_version_flag("--version", VersionText("sbctl"));
   app.require_subcommand(1);
   app.add_option("--coordinator", flags.coordinator, "HOST:PORT")
       ->capture_default_str()

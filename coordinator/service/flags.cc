@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/config/arguments.h"
+#include "coordinator/config/version.h"
 #include "coordinator/service/flag_types.h"
 
 namespace sparsebalance {
@@ -129,7 +130,7 @@ absl::Status Understand(const Texts& texts, CoordinatorFlags& flags) {
   auto quotas = QuotaTable::Parse(texts.quotas);
   if (!quotas.ok()) return WithFlag("--quota", quotas.status());
   server.quotas = *quotas;
-  server.version = SPARSEBALANCE_VERSION;
+  server.version = kVersion;
   return CheckServerConfig(server);
 }
 
@@ -160,7 +161,7 @@ std::optional<CoordinatorFlags> ParseCoordinatorFlags(int argc, const char* cons
   // Of a flag given twice the last counts, so that scripts can append to a command line.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version",
-                       std::string("sparsebalance-coordinator ") + SPARSEBALANCE_VERSION);
+                       VersionText("sparsebalance-coordinator"));
   WithEnvironment(app.set_config("--config", "", "File with flags, one NAME=VALUE a line"));
   app.allow_config_extras(CLI::config_extras_mode::error);
   AddProgramFlags(app, flags, texts);

@@ -152,6 +152,7 @@ void Membership::Place(const v1::JoinJobRequest& request, absl::Time now) {
   seat.brought_rendezvous = brought;
   seat.held_generation = request.held_generation();
   seat.next_step = request.next_step();
+  seat.client_version = request.client_version();
   seat.join_bytes = JoinBytes(request);
   seat.waits = waits;
   seat.last_seen = now;
@@ -418,6 +419,7 @@ void Membership::FillStatus(v1::JobStatus& status, absl::Time now) const {
     rank->set_node_id(member.node_id());
     rank->set_incarnation(member.incarnation());
     rank->set_device_name(member.device_name());
+    rank->set_client_version(seat.client_version);
     const absl::Duration silent = seat.waits > 0 ? absl::ZeroDuration() : now - seat.last_seen;
     rank->set_silent_ms(
         static_cast<uint64_t>(std::max<int64_t>(absl::ToInt64Milliseconds(silent), 0)));

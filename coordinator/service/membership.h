@@ -121,6 +121,7 @@ class Membership {
     bool brought_rendezvous = false;  // with the last join
     uint64_t held_generation = 0;
     uint64_t next_step = 0;
+    std::string client_version;
     std::string join_bytes;  // of the last join without its wait: the same again is a retry
     bool called = false;     // has made a call as a member
     bool suspect = false;    // as last told

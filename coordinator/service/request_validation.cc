@@ -189,6 +189,10 @@ absl::Status ValidateJoin(const v1::JoinJobRequest& request, uint32_t rank_count
   if (absl::Status status = ValidateCounter(request.next_step(), "next_step"); !status.ok()) {
     return status;
   }
+  if (absl::Status status = ValidateOptionalName(request.client_version(), "client_version");
+      !status.ok()) {
+    return status;
+  }
   absl::flat_hash_set<uint32_t> seen;
   for (int i = 0; i < request.ranks_size(); ++i) {
     const v1::RankInfo& rank = request.ranks(i);

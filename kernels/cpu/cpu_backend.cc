@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/host_event.h"
 
@@ -15,6 +16,9 @@ class CpuStream final : public Stream {};
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(const BackendOptions& options) {
+  if (absl::Status status = CheckCpuFeatures(kCompiledFeatures, MachineFeatures()); !status.ok()) {
+    return status;
+  }
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a CPU backend of ", options.threads, " threads; give it at least 1"));

@@ -3,10 +3,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "absl/time/time.h"
 
 namespace sparsebalance {
+
+// A seed that differs between nodes.
+inline uint64_t BackoffSeed(const std::string& node_id) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : node_id) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
 
 class Backoff {
  public:

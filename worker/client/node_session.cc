@@ -9,6 +9,7 @@
 #include "coordinator/planner/status_payload.h"
 #include "sparsebalance/v1/errors.pb.h"
 #include "worker/client/backoff.h"
+#include "worker/client/incarnation.h"
 
 namespace sparsebalance {
 namespace {
@@ -21,12 +22,6 @@ bool IsTransient(const absl::Status& status) {
 
 std::string Brief(const absl::Status& status) {
   return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
-}
-
-uint64_t HashText(const std::string& text) {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
 }
 
 // Whom a join that has not come about is waiting for.
@@ -44,16 +39,13 @@ constexpr absl::Duration kPatienceBetweenLines = absl::Seconds(5);
 }  // namespace
 
 NodeSession::NodeSession(NodeSessionOptions options, v1::JobSpec spec, const StopSignal* stop)
-    : options_([&] {
-        NodeSessionOptions filled = std::move(options);
-        if (filled.incarnation == 0) {
-          filled.incarnation = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()));
-        }
-        return filled;
-      }()),
+    : options_(std::move(options)),
       spec_(std::move(spec)),
       stop_(stop),
-      client_(options_.address, options_.tls) {}
+      client_(options_.address, options_.tls),
+      incarnation_(options_.incarnation != 0
+                       ? options_.incarnation
+                       : MakeIncarnation(options_.restart_attempt, absl::Now())) {}
 
 NodeSession::~NodeSession() { StopThreads(); }
 
@@ -68,7 +60,7 @@ absl::StatusOr<std::unique_ptr<NodeSession>> NodeSession::Register(NodeSessionOp
 }
 
 absl::Status NodeSession::RegisterWithRetry(absl::Time deadline) {
-  Backoff backoff(options_.backoff_initial, options_.backoff_max, HashText(options_.node_id));
+  Backoff backoff(options_.backoff_initial, options_.backoff_max, BackoffSeed(options_.node_id));
   absl::Time next_line = absl::Now();
   while (true) {
     v1::RegisterJobRequest request;
@@ -111,9 +103,10 @@ absl::StatusOr<v1::JoinJobResponse> NodeSession::JoinOnce(bool reconnect, absl::
     *request.mutable_job() = spec_.job();
     request.set_spec_fingerprint(spec_fingerprint_);
     request.set_node_id(options_.node_id);
-    request.set_incarnation(options_.incarnation);
+    request.set_incarnation(incarnation_);
     request.set_known_leader_epoch(leader_epoch_);
     request.set_next_step(first_open_step_);
+    request.set_client_version(options_.client_version);
     for (const v1::RankInfo& rank : ranks_) {
       *request.add_ranks() = rank;
       // The communicator is held: its addresses are of no use in another generation.
@@ -133,7 +126,7 @@ absl::StatusOr<v1::JoinJobResponse> NodeSession::Join(std::vector<v1::RankInfo> 
     first_open_step_ = next_step;
   }
   const absl::Time deadline = absl::Now() + options_.start_timeout;
-  Backoff backoff(options_.backoff_initial, options_.backoff_max, HashText(options_.node_id));
+  Backoff backoff(options_.backoff_initial, options_.backoff_max, BackoffSeed(options_.node_id));
   absl::Time next_line = absl::Now() + options_.join_poll;
   while (true) {
     absl::StatusOr<v1::JoinJobResponse> joined = JoinOnce(/*reconnect=*/false, options_.join_poll);
@@ -154,7 +147,9 @@ absl::StatusOr<v1::JoinJobResponse> NodeSession::Join(std::vector<v1::RankInfo> 
     if (absl::IsNotFound(status)) {
       // The coordinator lost the job between the two calls.
       if (absl::Status again = RegisterWithRetry(deadline); !again.ok()) return again;
-    } else if (!IsTransient(status) && !absl::IsAborted(status)) {
+    } else if (absl::IsAborted(status)) {
+      if (!MayJoinAfter(status)) return status;
+    } else if (!IsTransient(status)) {
       return status;
     }
     const absl::Time now = absl::Now();
@@ -177,11 +172,27 @@ absl::StatusOr<v1::JoinJobResponse> NodeSession::Join(std::vector<v1::RankInfo> 
   }
 }
 
+bool NodeSession::MayJoinAfter(const absl::Status& aborted) {
+  const std::optional<v1::StaleMember> stale = planner::GetDetail<v1::StaleMember>(aborted);
+  absl::MutexLock lock(&mutex_);
+  if (!stale.has_value() || stale->current_incarnation() <= incarnation_) return true;
+  const std::optional<uint64_t> next = IncarnationAfter(incarnation_, stale->current_incarnation());
+  // Once only: two processes that were given the same name must not drive each other out for ever.
+  if (!next.has_value() || !options_.first_life || incarnation_raised_) return false;
+  options_.log(absl::StrCat("node ", options_.node_id, " has been in the job as incarnation ",
+                            stale->current_incarnation(),
+                            ", which is later than this machine's clock (", incarnation_,
+                            "); joining as ", *next));
+  incarnation_ = *next;
+  incarnation_raised_ = true;
+  return true;
+}
+
 v1::NodeKey NodeSession::Key() const {
   v1::NodeKey key;
   *key.mutable_job() = spec_.job();
   key.set_node_id(options_.node_id);
-  key.set_incarnation(options_.incarnation);
+  key.set_incarnation(incarnation_);
   key.set_generation(generation_);
   key.set_known_leader_epoch(leader_epoch_);
   return key;

@@ -39,8 +39,15 @@ struct NodeSessionOptions {
   std::string address = "127.0.0.1:7070";
   std::shared_ptr<ClientTls> tls;  // null: plaintext
   std::string node_id;             // unique within the job
-  // Of this process; a restarted one has a higher value. 0: microseconds since 1970.
+  // Of this process; a restarted one has a higher value. 0: made of `restart_attempt` and the time.
   uint64_t incarnation = 0;
+  // Restarts of the whole job so far, as whatever starts its nodes counts them.
+  uint32_t restart_attempt = 0;
+  // The process has not been in this job before. Such a one whose clock is behind that of the
+  // machine on which its node ran before may take the incarnation after that one's; see
+  // incarnation.h.
+  bool first_life = true;
+  std::string client_version;  // program and version, for people
   // How long to wait for a coordinator or for the other nodes at start; infinite by default.
   absl::Duration start_timeout = absl::InfiniteDuration();
   absl::Duration rpc_timeout = absl::Seconds(10);       // calls that wait for nobody
@@ -68,6 +75,7 @@ class NodeSession : public PlanSource {
   ~NodeSession() override;
 
   // Waits until every rank of the job has joined, naming the missing ones. `ranks` are this node's.
+  // ABORTED where a later life of this node has joined.
   absl::StatusOr<v1::JoinJobResponse> Join(std::vector<v1::RankInfo> ranks, uint64_t next_step);
 
   // PlanSource. Health is ABORTED once another process has replaced a member.
@@ -96,6 +104,8 @@ class NodeSession : public PlanSource {
 
   absl::Status RegisterWithRetry(absl::Time deadline);
   absl::StatusOr<v1::JoinJobResponse> JoinOnce(bool reconnect, absl::Duration wait);
+  // After a JoinJob that was ABORTED: true where it is worth trying again.
+  bool MayJoinAfter(const absl::Status& aborted);
   v1::NodeKey Key() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds telemetry and consumed batches that wait to be sent to a request that carries both.
   template <typename Request>
@@ -127,6 +137,8 @@ class NodeSession : public PlanSource {
   CoordinatorClient client_;
 
   mutable absl::Mutex mutex_;
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_);
+  bool incarnation_raised_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t spec_fingerprint_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t leader_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -27,7 +27,7 @@ bool NodeSession::ExchangeNeeded() const {
 }
 
 void NodeSession::ExchangeLoop() {
-  Backoff backoff(options_.backoff_initial, options_.backoff_max, options_.incarnation);
+  Backoff backoff(options_.backoff_initial, options_.backoff_max, BackoffSeed(options_.node_id));
   while (true) {
     {
       absl::MutexLock lock(&mutex_);

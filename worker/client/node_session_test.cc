@@ -102,6 +102,15 @@ class NodeSessionTest : public ::testing::Test {
     EXPECT_EQ(joined_b->generation(), joined_a->generation());
   }
 
+  // Leaves the coordinator with the memory of a life of `node` that took rank 1.
+  void TryToJoinAlone(const std::string& node, uint64_t incarnation) {
+    NodeSessionOptions options = Options(node, incarnation);
+    options.start_timeout = absl::Milliseconds(300);
+    auto session = NodeSession::Register(options, TestSpec(), &stop_);
+    ASSERT_TRUE(session.ok()) << session.status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded((*session)->Join(Rank(1), 0).status()));
+  }
+
   // Asks both for the plan of `step` until both have one.
   std::pair<PlanOffer, PlanOffer> PlansOfSomeStepFrom(uint64_t step) {
     const absl::Time end = absl::Now() + kPatience;
@@ -205,6 +214,51 @@ TEST_F(NodeSessionTest, AReplacedMemberEndsTheOthersSession) {
   EXPECT_THAT(a_->Health().message(), HasSubstr("restart"));
   stop_.Request();
   joining.join();
+}
+
+TEST_F(NodeSessionTest, AFreshProcessWhoseClockIsBehindJoinsAfterTheLifeBeforeIt) {
+  StartServer();
+  TryToJoinAlone("b", /*incarnation=*/9);
+  std::vector<std::string> lines;
+  NodeSessionOptions options = Options("b", /*incarnation=*/5);
+  options.log = [&](const std::string& line) { lines.push_back(line); };
+  auto behind = NodeSession::Register(options, TestSpec(), &stop_);
+  ASSERT_TRUE(behind.ok()) << behind.status();
+  a_ = Register("a");
+  std::thread other([&] { EXPECT_TRUE(a_->Join(Rank(0), 0).ok()); });
+  const absl::StatusOr<v1::JoinJobResponse> joined = (*behind)->Join(Rank(1), 0);
+  other.join();
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_EQ(joined->members(1).incarnation(), 10u);
+  EXPECT_THAT(lines, ::testing::Contains(HasSubstr("later than this machine's clock (5)")));
+}
+
+TEST_F(NodeSessionTest, AProcessThatWasReplacedDoesNotDriveOutItsSuccessor) {
+  StartServer();
+  TryToJoinAlone("b", /*incarnation=*/9);
+  NodeSessionOptions options = Options("b", /*incarnation=*/5);
+  options.first_life = false;
+  auto replaced = NodeSession::Register(options, TestSpec(), &stop_);
+  ASSERT_TRUE(replaced.ok()) << replaced.status();
+  const absl::StatusOr<v1::JoinJobResponse> joined = (*replaced)->Join(Rank(1), 0);
+  EXPECT_EQ(joined.status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(joined.status().message(), HasSubstr("has joined as incarnation 9"));
+}
+
+TEST_F(NodeSessionTest, AProcessOfAnEarlierRestartOfTheJobIsRefused) {
+  StartServer();
+  NodeSessionOptions later = Options("b", /*incarnation=*/0);
+  later.restart_attempt = 2;
+  later.start_timeout = absl::Milliseconds(300);
+  auto successor = NodeSession::Register(later, TestSpec(), &stop_);
+  ASSERT_TRUE(successor.ok()) << successor.status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded((*successor)->Join(Rank(1), 0).status()));
+
+  NodeSessionOptions earlier = Options("b", /*incarnation=*/0);
+  earlier.restart_attempt = 1;
+  auto session = NodeSession::Register(earlier, TestSpec(), &stop_);
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_TRUE(absl::IsAborted((*session)->Join(Rank(1), 0).status()));
 }
 
 TEST_F(NodeSessionTest, WithoutACoordinatorRegistrationEndsAtTheTimeOutOrWhenStopped) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "coordinator/config/version.h"
 #include "worker/data/dataset_summary.h"
 #include "worker/data/indexed_dataset.h"
 #include "worker/data/packer.h"
@@ -51,6 +52,7 @@ int RunInspect(const std::string& prefix, bool json, bool verify) {
 int Main(int argc, char** argv) {
   CLI::App app("Makes datasets for sparsebalance-worker and says what is in them.",
                "sparsebalance-data");
+  app.set_version_flag("--version", VersionText("sparsebalance-data"));
   app.require_subcommand(1);
 
   PackOptions options;

@@ -79,8 +79,7 @@ v1::JobSpec JobSpecFromOptions(const TrainOptions& options, const data::IndexedD
   return spec;
 }
 
-absl::Status ValidateTrainOptions(const TrainOptions& options,
-                                  const data::IndexedDataset& dataset) {
+absl::Status ValidateTrainOptions(const TrainOptions& options) {
   const v1::Parallelism& parallelism = options.parallelism;
   if (parallelism.data() < 1) return absl::InvalidArgumentError("--data-parallel must be above 0");
   if (parallelism.pipeline() > 1 || parallelism.sequence() > 1) {
@@ -96,12 +95,20 @@ absl::Status ValidateTrainOptions(const TrainOptions& options,
     return absl::InvalidArgumentError("--threads-per-rank must be above 0");
   }
   SB_RETURN_IF_ERROR(planner::ValidateSettings(options.plan));
-  SB_RETURN_IF_ERROR(options.model.Validate());
+  model::ModelConfig model = options.model;
+  if (model.vocab_size == 0) model.vocab_size = 1;
+  SB_RETURN_IF_ERROR(model.Validate());
   if (options.model.lora.enabled() && options.init_from.empty()) {
     return absl::InvalidArgumentError(
         "adapters are trained on top of a model that is there: give its folder in --init-from");
   }
-  SB_RETURN_IF_ERROR(ScheduleOf(options).Validate());
+  return ScheduleOf(options).Validate();
+}
+
+absl::Status ValidateTrainOptions(const TrainOptions& options,
+                                  const data::IndexedDataset& dataset) {
+  SB_RETURN_IF_ERROR(ValidateTrainOptions(options));
+  SB_RETURN_IF_ERROR(options.model.Validate());
   const auto& metadata = dataset.metadata();
   if (metadata.has_value() && metadata->vocabulary_size > options.model.vocab_size) {
     return absl::InvalidArgumentError(

@@ -88,7 +88,11 @@ struct TrainOptions {
 v1::JobSpec JobSpecFromOptions(const TrainOptions& options, const data::IndexedDataset& dataset);
 
 // INVALID_ARGUMENT for the first problem: sizes, pipeline or sequence degrees above 1 (workers of
-// this version do not split a model), a vocabulary smaller than the data set's.
+// this version do not split a model). A vocabulary of 0, which the data set will decide, is none.
+absl::Status ValidateTrainOptions(const TrainOptions& options);
+
+// The same together with the data: a vocabulary smaller than the data set's, a sequence that no
+// micro-batch holds.
 absl::Status ValidateTrainOptions(const TrainOptions& options, const data::IndexedDataset& dataset);
 
 // Of the learning rate; a warm-up longer than the run is cut to it.

@@ -13,6 +13,7 @@
 #include "coordinator/planner/settings_text.h"
 #include "kernels/status_macros.h"
 #include "worker/client/channel_flags.h"
+#include "worker/client/incarnation.h"
 
 namespace sparsebalance {
 namespace {
@@ -46,11 +47,28 @@ void AddJobFlags(CLI::App& app, WorkerFlags& flags) {
                   "empty: standalone, all ranks in this process")
       ->capture_default_str();
   AddChannelFlags(*job, flags.node.security, flags.node.insecure);
-  job->add_option("--node-id", flags.node.session.node_id,
-                  "name of this node, unique in the job; default: the host's name");
-  job->add_option("--ranks", flags.node.ranks,
-                  "global ranks of this node, for example 0,1; default: 0, or all if standalone")
-      ->delimiter(',');
+  job->add_option(
+      "--node-id", flags.node.session.node_id,
+      "name of this node, unique in the job and kept by the process that takes its place; "
+      "default: node-N with --node-rank N, else the host's name");
+  auto* ranks = job->add_option("--ranks", flags.node.ranks,
+                                "global ranks of this node, for example 0,1; default: those of "
+                                "--node-rank, else 0, or all if standalone")
+                    ->delimiter(',');
+  auto* node_rank =
+      job->add_option(
+             "--node-rank", flags.node_rank,
+             "number of this node, from 0: it holds the ranks from N * --ranks-per-node on")
+          ->excludes(ranks);
+  job->add_option("--ranks-per-node", flags.ranks_per_node, "ranks of every node, with --node-rank")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->needs(node_rank);
+  job->add_option("--restart-attempt", flags.node.session.restart_attempt,
+                  "how often the whole job was started again, as a scheduler counts it: processes "
+                  "of an earlier attempt cannot take their ranks back, whatever their clocks say")
+      ->capture_default_str()
+      ->check(CLI::Range(0u, kMaxRestartAttempt));
   AddSetter(*job, "--data-parallel", "number of ranks that share a global batch",
             [&train](uint32_t v) { train.parallelism.set_data(v); })
       ->default_str("1");
@@ -313,8 +331,29 @@ void AddWorkerFlags(CLI::App& app, WorkerFlags& flags) {
   AddTrainingFlags(app, flags);
   flags.fine_tuning_flags.Add(*app.add_option_group("Fine-tuning"), train);
   AddMachineFlags(app, flags);
+  app.add_flag("--check-config", flags.check_config,
+               "Check flags, environment and files but the data set, say what is wrong with them, "
+               "and end");
   AddEnvironmentNames(app);
 }
+
+namespace {
+
+absl::Status TakeRanksOfNode(WorkerFlags& flags) {
+  const uint64_t world = flags.node.train.parallelism.data();
+  const uint64_t first = uint64_t{*flags.node_rank} * flags.ranks_per_node;
+  if (first + flags.ranks_per_node > world) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--node-rank ", *flags.node_rank, " with --ranks-per-node ", flags.ranks_per_node,
+        " means ranks ", first, " to ", first + flags.ranks_per_node - 1, ", and the job has 0 to ",
+        world - 1, " (--data-parallel ", world, "); nodes are numbered from 0"));
+  }
+  flags.node.ranks.resize(flags.ranks_per_node);
+  std::iota(flags.node.ranks.begin(), flags.node.ranks.end(), static_cast<uint32_t>(first));
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status FinishWorkerFlags(WorkerFlags& flags) {
   WorkerNodeOptions& node = flags.node;
@@ -357,7 +396,11 @@ absl::Status FinishWorkerFlags(WorkerFlags& flags) {
   }
   train.model.block_tokens = static_cast<int>(train.plan.block_tokens());
   node.session.address = node.coordinator;
-  if (node.session.node_id.empty()) node.session.node_id = HostName();
+  if (node.session.node_id.empty()) {
+    node.session.node_id =
+        flags.node_rank.has_value() ? absl::StrCat("node-", *flags.node_rank) : HostName();
+  }
+  if (flags.node_rank.has_value()) SB_RETURN_IF_ERROR(TakeRanksOfNode(flags));
   if (node.ranks.empty()) {
     node.ranks.resize(node.coordinator.empty() ? train.parallelism.data() : 1);
     std::iota(node.ranks.begin(), node.ranks.end(), 0u);

@@ -3,6 +3,7 @@
 // the environment, the environment over the file.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -17,6 +18,11 @@ struct WorkerFlags {
   std::string log_format = "text";  // text or json
   std::string log_level = "info";
   bool quiet = false;  // no progress, no table
+  bool check_config = false;
+
+  // The ranks of a node by its number: node_rank * ranks_per_node and those that follow.
+  std::optional<uint32_t> node_rank;
+  uint32_t ranks_per_node = 1;
 
   // Filled by Finish() from what the flags hold as text or numbers.
   std::string coverage_floor = "baseline";

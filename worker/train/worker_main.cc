@@ -12,6 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "coordinator/config/arguments.h"
+#include "coordinator/config/version.h"
 #include "kernels/all_backends.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -99,7 +100,7 @@ int Main(int argc, char** argv) {
   WorkerFlags flags;
   AddWorkerFlags(app, flags);
   app.footer(VerbsHelp());
-  app.set_version_flag("--version", std::string(SPARSEBALANCE_VERSION));
+  app.set_version_flag("--version", VersionText("sparsebalance-worker"));
   try {
     app.parse(ReversedArguments(app, argc, argv));
   } catch (const CLI::ParseError& error) {
@@ -111,13 +112,19 @@ int Main(int argc, char** argv) {
     return ExitCodeOf(status);
   };
   if (absl::Status status = FinishWorkerFlags(flags); !status.ok()) return fail(status);
+  if (flags.check_config) {
+    if (absl::Status status = CheckWorkerNode(flags.node); !status.ok()) return fail(status);
+    std::cout << "the configuration is good\n";
+    return kExitFinished;
+  }
   SetUpLogging(flags);
 
   StopSignal stop;
   SignalThread signals(&stop);
   Progress progress;
   const bool shows = !flags.quiet && !flags.node.ranks.empty() && flags.node.ranks.front() == 0;
-  flags.node.version = SPARSEBALANCE_VERSION;
+  flags.node.version = kVersion;
+  flags.node.session.client_version = VersionText("sparsebalance-worker");
   flags.node.log = [json = flags.log_format == "json"](const std::string& line) {
     spdlog::info(json ? nlohmann::json(line).dump() : line);
   };

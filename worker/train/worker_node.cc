@@ -190,6 +190,7 @@ class NodeRun {
       options_.train.resume = true;
       // The peers that are left must be able to tell this life of the process from the last.
       options_.session.incarnation = 0;
+      options_.session.first_life = false;
     }
   }
 
@@ -288,6 +289,17 @@ class NodeRun {
 };
 
 }  // namespace
+
+absl::Status CheckWorkerNode(const WorkerNodeOptions& options) {
+  SB_RETURN_IF_ERROR(CheckRanks(options));
+  for (const std::string& policy : options.policies) {
+    TrainOptions train = options.train;
+    train.plan.set_policy(policy);
+    SB_RETURN_IF_ERROR(ValidateTrainOptions(train));
+  }
+  if (options.coordinator.empty()) return absl::OkStatus();
+  return LoadChannelSecurity(options.coordinator, options.security, options.insecure).status();
+}
 
 absl::StatusOr<WorkerNodeResult> RunWorkerNode(const WorkerNodeOptions& given,
                                                const StopSignal& stop) {

@@ -63,6 +63,10 @@ struct WorkerNodeResult {
   std::vector<PolicySummary> summaries;
 };
 
+// What can be said of the options before the data set is there: INVALID_ARGUMENT names the flag.
+// Reads the certificates; asks neither the coordinator nor a GPU.
+absl::Status CheckWorkerNode(const WorkerNodeOptions& options);
+
 // Blocks until the run is over. Errors, by code:
 //   INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS  bad options, data or checkpoint
 //   ALREADY_EXISTS        the coordinator has another job, node or rank in this place

@@ -5,7 +5,8 @@ set -euo pipefail
 
 BUILD="$1"
 shift
-BIN="$PWD/$BUILD/bin"
+# The programs of another folder, such as /usr/bin of the Debian packages, where it is named.
+BIN="${SPARSEBALANCE_BIN_DIR:-$PWD/$BUILD/bin}"
 OUT="$PWD/build/demo"
 
 policies=none,length,paper,sparsebalance

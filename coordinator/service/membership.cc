@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/planner/status_payload.h"
+#include "coordinator/service/retry_later.h"
 #include "sparsebalance/v1/errors.pb.h"
 
 namespace sparsebalance {
@@ -79,6 +80,26 @@ absl::Status Membership::CheckConflicts(const v1::JoinJobRequest& request) const
   return absl::OkStatus();
 }
 
+// Two versions may round differently, and then the ranks' parameters drift apart without a sign. So
+// a node waits until the others run its version too: nodes can be exchanged one after the other.
+absl::Status Membership::CheckVersion(const v1::JoinJobRequest& request, absl::Time now) const {
+  constexpr absl::Duration kRetry = absl::Seconds(1);
+  if (request.client_version().empty()) return absl::OkStatus();
+  for (const auto& [node_id, seat] : seats_) {
+    if (node_id == request.node_id() || seat.client_version.empty() ||
+        seat.client_version == request.client_version() || Suspect(seat, now)) {
+      continue;
+    }
+    return RetryLater(
+        absl::StatusCode::kUnavailable,
+        absl::StrCat("node ", request.node_id(), " runs ", request.client_version(), " and node ",
+                     node_id, " ", seat.client_version, "; all nodes of job ", id_.ToString(),
+                     " must run one version: exchange the rest, or go back with this one"),
+        kRetry);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Membership::Join(const v1::JoinJobRequest& request, absl::Time now, Changes& changes) {
   const std::string& node_id = request.node_id();
   if (const auto latest = latest_.find(node_id);
@@ -94,6 +115,7 @@ absl::Status Membership::Join(const v1::JoinJobRequest& request, absl::Time now,
                  evicted->second);
   }
   if (absl::Status status = CheckConflicts(request); !status.ok()) return status;
+  if (absl::Status status = CheckVersion(request, now); !status.ok()) return status;
   const auto seat = seats_.find(node_id);
   if (request.held_generation() != 0 && request.held_generation() < generation_ &&
       !BringsRendezvous(request.ranks())) {

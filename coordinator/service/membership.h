@@ -52,7 +52,8 @@ class Membership {
 
   // Gives the node its ranks, starting one poll of it unless the outcome is `formed` or the node is
   // a member already (IsMember). ABORTED (StaleMember) for an older incarnation; ALREADY_EXISTS
-  // (RankConflict). `changes` is filled in either case. The request has passed ValidateJoin.
+  // (RankConflict); UNAVAILABLE (RetryLater) where another node runs another version. `changes` is
+  // filled in either case. The request has passed ValidateJoin.
   absl::Status Join(const v1::JoinJobRequest& request, absl::Time now, Changes& changes);
 
   // The poll of JoinJob is over without an answer. `returns`: the node was told to call again.
@@ -133,6 +134,7 @@ class Membership {
   absl::Status HeldIsLost(uint64_t held, uint64_t incarnation) const;
   bool Retries(const Seat& seat, const v1::JoinJobRequest& request) const;
   absl::Status CheckConflicts(const v1::JoinJobRequest& request) const;
+  absl::Status CheckVersion(const v1::JoinJobRequest& request, absl::Time now) const;
   void Place(const v1::JoinJobRequest& request, absl::Time now);
   void Remove(const std::string& node_id);
   void End(const std::string& why, Changes& changes);

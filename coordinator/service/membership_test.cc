@@ -36,6 +36,59 @@ TEST_F(MembershipTest, ANodeWaitsUntilAllRanksAreIn) {
   EXPECT_EQ(coordinator_.Status("job").state(), v1::JOB_STATE_TRAINING);
 }
 
+v1::JoinJobRequest JoinWithVersion(const std::string& node, uint32_t rank,
+                                   const std::string& version, uint64_t incarnation = 1) {
+  v1::JoinJobRequest request = JoinRequest("job", node, {rank}, incarnation);
+  request.set_client_version(version);
+  return request;
+}
+
+TEST_F(MembershipTest, ANodeOfAnotherVersionWaitsUntilTheOthersAreExchangedToo) {
+  coordinator_.Register(MakeSpec("job"));
+  const JoinPending a = coordinator_.Join(JoinWithVersion("a", 0, "worker 1.0"));
+  const JoinPending b = coordinator_.Join(JoinWithVersion("b", 1, "worker 1.1"));
+  ASSERT_TRUE(b.answered());
+  EXPECT_EQ(b.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_GT(Detail<v1::RetryLater>(b.status()).retry_after_ms(), 0u);
+  EXPECT_THAT(std::string(b.status().message()),
+              HasSubstr("node b runs worker 1.1 and node a worker 1.0"));
+  EXPECT_FALSE(a.answered());
+  // Node a comes back as the version of b, which now may join.
+  const JoinPending exchanged = coordinator_.Join(JoinWithVersion("a", 0, "worker 1.1", 2));
+  const JoinPending again = coordinator_.Join(JoinWithVersion("b", 1, "worker 1.1"));
+  ASSERT_TRUE(exchanged.answered() && again.answered());
+  EXPECT_TRUE(exchanged.get().ok()) << exchanged.status();
+  EXPECT_TRUE(again.get().ok()) << again.status();
+  EXPECT_EQ(coordinator_.Status("job").ranks(1).client_version(), "worker 1.1");
+}
+
+TEST_F(MembershipTest, ANodeOfAnotherVersionDoesNotEndTheGenerationOfTheOthers) {
+  coordinator_.Register(MakeSpec("job"));
+  const JoinPending a = coordinator_.Join(JoinWithVersion("a", 0, "worker 1.0"));
+  const JoinPending b = coordinator_.Join(JoinWithVersion("b", 1, "worker 1.0"));
+  ASSERT_TRUE(a.answered() && a.get().ok());
+  const JoinPending replaced = coordinator_.Join(JoinWithVersion("b", 1, "worker 1.1", 2));
+  EXPECT_EQ(replaced.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(coordinator_.Status("job").state(), v1::JOB_STATE_TRAINING);
+}
+
+TEST_F(MembershipTest, ClientsThatDoNotSayTheirVersionJoinAll) {
+  coordinator_.Register(MakeSpec("job"));
+  const JoinPending a = coordinator_.Join(JoinWithVersion("a", 0, "worker 1.0"));
+  const JoinPending b = coordinator_.Join(JoinWithVersion("b", 1, ""));
+  ASSERT_TRUE(a.answered() && b.answered());
+  EXPECT_TRUE(a.get().ok() && b.get().ok());
+}
+
+TEST_F(MembershipTest, ADeadNodeOfAnotherVersionKeepsNobodyOut) {
+  coordinator_.Register(MakeSpec("job"));
+  JoinPending a = coordinator_.Join(JoinWithVersion("a", 0, "worker 1.0"));
+  a.cancel();
+  coordinator_.scheduler.Advance(absl::Seconds(20));
+  const JoinPending b = coordinator_.Join(JoinWithVersion("b", 1, "worker 1.1"));
+  EXPECT_FALSE(b.answered());
+}
+
 TEST_F(MembershipTest, ADeadlineNamesTheMissingRanksAndTheNextCallGoesOn) {
   coordinator_.Register(MakeSpec("job", 4));
   const JoinPending a = coordinator_.Join("job", "a", {1});

@@ -10,6 +10,13 @@ using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
 class MembershipTest : public testing::Test {
  protected:
+  v1::JoinJobRequest JoinWithVersion(const std::string& node, uint32_t rank,
+                                     const std::string& version, uint64_t incarnation = 1) {
+    v1::JoinJobRequest request = coordinator_.JoinRequest("job", node, {rank}, incarnation);
+    request.set_client_version(version);
+    return request;
+  }
+
   MemoryStore store_;
   Coordinator coordinator_{&store_};
 };
@@ -34,13 +41,6 @@ TEST_F(MembershipTest, ANodeWaitsUntilAllRanksAreIn) {
   EXPECT_EQ(a->lease_ms(), 10'000u);
   EXPECT_LT(a->heartbeat_ms(), a->lease_ms() / 2);
   EXPECT_EQ(coordinator_.Status("job").state(), v1::JOB_STATE_TRAINING);
-}
-
-v1::JoinJobRequest JoinWithVersion(const std::string& node, uint32_t rank,
-                                   const std::string& version, uint64_t incarnation = 1) {
-  v1::JoinJobRequest request = JoinRequest("job", node, {rank}, incarnation);
-  request.set_client_version(version);
-  return request;
 }
 
 TEST_F(MembershipTest, ANodeOfAnotherVersionWaitsUntilTheOthersAreExchangedToo) {

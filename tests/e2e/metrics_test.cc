@@ -170,7 +170,8 @@ TEST_F(MetricsTest, EveryQueryOfDashboardsRulesAndAlertsIsAnsweredByATrainingRun
   EXPECT_GT(with_data, 100u);
 
   // In a healthy run nothing fires, and every rule is sound.
-  for (const json& group : prometheus_->Get("rules").at("groups")) {
+  const json rules = prometheus_->Get("rules");
+  for (const json& group : rules.at("groups")) {
     for (const json& rule : group.at("rules")) {
       EXPECT_EQ(rule.at("health"), "ok") << rule.dump();
       if (rule.at("type") == "alerting") EXPECT_NE(rule.at("state"), "firing") << rule.dump();

@@ -19,6 +19,7 @@
 
 namespace v1 = sparsebalance::v1;
 using grpc::StatusCode;
+using Stub = v1::Coordinator::Stub;
 using std::chrono::milliseconds;
 using std::chrono::system_clock;
 
@@ -36,12 +37,23 @@ std::optional<Detail> DetailOf(const grpc::Status& status) {
 
 struct Session {
   std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<Stub> stub;
   v1::JobSpec spec;
   v1::NodeKey node;  // who calls: in every request after JoinJob
   v1::RankInfo rank;
   v1::ExchangeStepRequest reports;  // telemetry that the coordinator does not have yet
   bool rejoin = false;
 };
+
+// One call. It ends after three seconds, long polls included.
+template <typename Request, typename Response>
+grpc::Status Call(Session& session,
+                  grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                  const Request& request, Response& response) {
+  grpc::ClientContext context;
+  context.set_deadline(system_clock::now() + milliseconds(3000));
+  return (session.stub.get()->*method)(&context, request, &response);
+}
 
 // What all ranks agree on. Another spec under the name of a live job is refused.
 v1::JobSpec Spec() {
@@ -85,14 +97,11 @@ v1::GlobalBatch BatchMessage(uint64_t step) {
 // One attempt to register the job and to join it. `held` is 0 at start; later it is the generation
 // whose communicator this process still has, which is then kept.
 grpc::Status Join(Session& session, uint64_t held, uint64_t step, v1::JoinJobResponse& joined) {
-  const auto stub = v1::Coordinator::NewStub(session.channel);
   v1::RegisterJobRequest registration;
   *registration.mutable_spec() = session.spec;
   registration.set_known_leader_epoch(session.node.known_leader_epoch());
   v1::RegisterJobResponse registered;
-  grpc::ClientContext first;
-  first.set_deadline(system_clock::now() + milliseconds(2000));
-  grpc::Status status = stub->RegisterJob(&first, registration, &registered);
+  grpc::Status status = Call(session, &Stub::RegisterJob, registration, registered);
   if (!status.ok()) return status;
 
   v1::JoinJobRequest request;
@@ -106,9 +115,7 @@ grpc::Status Join(Session& session, uint64_t held, uint64_t step, v1::JoinJobRes
   request.set_next_step(step);
   request.set_known_leader_epoch(registered.leader_epoch());
   request.set_wait_ms(1000);
-  grpc::ClientContext second;
-  second.set_deadline(system_clock::now() + milliseconds(3000));
-  status = stub->JoinJob(&second, request, &joined);
+  status = Call(session, &Stub::JoinJob, request, joined);
   if (!status.ok()) return status;
   session.node.set_generation(joined.generation());
   session.node.set_known_leader_epoch(joined.leader_epoch());
@@ -125,18 +132,17 @@ grpc::Status Ask(Session& session, const v1::GlobalBatch& batch,
   }
   if (session.rejoin) {
     v1::JoinJobResponse joined;
-    const grpc::Status status = Join(session, session.node.generation(), batch.step(), joined);
+    const uint64_t held = session.node.generation();
+    const grpc::Status status = Join(session, held, batch.step(), joined);
     if (!status.ok()) return status;
+    if (joined.generation() != held) return {StatusCode::ABORTED, "there are other members now"};
   }
   v1::ExchangeStepRequest request = session.reports;
   *request.mutable_node() = session.node;
   *request.mutable_batch() = batch;
   if (session.rank.rank() != 0) request.mutable_batch()->clear_sequences();  // the digest is enough
   request.set_wait_ms(1000);
-  grpc::ClientContext context;
-  context.set_deadline(system_clock::now() + milliseconds(2000));
-  grpc::Status status =
-      v1::Coordinator::NewStub(session.channel)->ExchangeStep(&context, request, &response);
+  const grpc::Status status = Call(session, &Stub::ExchangeStep, request, response);
   const StatusCode code = status.error_code();
   if (code == StatusCode::ABORTED || code == StatusCode::NOT_FOUND) {
     session.rejoin = true;  // it may have been restarted: join again before the next step
@@ -147,6 +153,9 @@ grpc::Status Ask(Session& session, const v1::GlobalBatch& batch,
   if (!status.ok()) return status;
   if (response.leader_epoch() < session.node.known_leader_epoch()) {
     return {StatusCode::UNAVAILABLE, "a plan of a coordinator that was replaced"};
+  }
+  if (response.generation() != request.node().generation()) {
+    return {StatusCode::UNAVAILABLE, "a plan for other members"};
   }
   session.node.set_known_leader_epoch(response.leader_epoch());
   return status;
@@ -208,6 +217,7 @@ int main(int argc, char** argv) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   session.channel =
       grpc::CreateCustomChannel(argv[1], grpc::InsecureChannelCredentials(), arguments);
+  session.stub = v1::Coordinator::NewStub(session.channel);
   session.spec = Spec();
   *session.node.mutable_job() = session.spec.job();
   session.node.set_node_id("node-" + std::to_string(rank));
@@ -250,10 +260,12 @@ int main(int argc, char** argv) {
         use_plan ? WorkOf(response.plan(), rank) : BalancedByLength(GlobalBatchOf(step), rank);
     v1::RankTelemetry telemetry = Train(work, rank, step);
     telemetry.set_used_fallback(!use_plan);
-    if (use_plan) telemetry.set_plan_digest(plan);
-    if (!use_plan)
+    if (use_plan) {
+      telemetry.set_plan_digest(plan);
+    } else {
       telemetry.set_no_plan_reason(status.ok() ? v1::NO_PLAN_REASON_RANKS_DIFFER
                                                : v1::NO_PLAN_REASON_COORDINATOR_AWAY);
+    }
     // A coordinator that is away for long need not learn of every step.
     if (session.reports.telemetry_size() < 256) *session.reports.add_telemetry() = telemetry;
     PrintStep(step, use_plan ? plan : 0, work);
@@ -263,10 +275,8 @@ int main(int argc, char** argv) {
   *request.mutable_node() = session.node;
   *request.mutable_telemetry() = session.reports.telemetry();
   request.set_job_finished(true);
-  grpc::ClientContext context;
-  context.set_deadline(system_clock::now() + milliseconds(2000));
   v1::LeaveJobResponse left;
-  status = v1::Coordinator::NewStub(session.channel)->LeaveJob(&context, request, &left);
+  status = Call(session, &Stub::LeaveJob, request, left);
   // The steps are trained all the same.
   if (!status.ok()) std::fprintf(stderr, "leaving: %s\n", status.error_message().c_str());
   return 0;

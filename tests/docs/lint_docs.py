@@ -236,7 +236,7 @@ def block_faults(path, page, context):
 
 def shell_faults(path, block, shell_functions, context):
     try:
-        found = shell_lines.commands(block.lines, block.line)
+        found = shell_lines.commands(block.lines, block.line, block.language == 'console')
     except shell_lines.ShellError as error:
         yield error.line, f'cannot be read as shell: {error}'
         return
@@ -465,7 +465,8 @@ def check_coordinator_file(text, context):
                  'etcd-cert': 'own.crt', 'etcd-key': 'own.key', 'etcd-ca': 'ca.crt'}
         if re.search(r'^\s*(tls|etcd)-', text, re.M) and make_certificates(folder) is None:
             return 'openssl is needed to check this'
-        (pathlib.Path(folder) / 'authorization.json').write_text('{"rules": []}')
+        (pathlib.Path(folder) / 'authorization.json').write_text(
+            '{"rules": [{"san": "dns:example.org", "role": "reader", "namespaces": ["*"]}]}')
         files['authorization'] = 'authorization.json'
         for key, file in files.items():
             text = re.sub(rf'^(\s*{key} *= *).*$', rf'\1"{file}"', text, flags=re.M)

@@ -36,9 +36,12 @@ class ShellError(ValueError):
         self.line = line
 
 
-def logical_lines(lines, first):
-    """(number, text) of each whole line: prompts, comments and here-documents taken away."""
-    prompts = any(line.startswith('$ ') for line in lines)
+def logical_lines(lines, first, prompts=False):
+    """(number, text) of each whole line: prompts, comments and here-documents taken away.
+
+    With `prompts`, or where some line has one, lines without are output.
+    """
+    prompts = prompts or any(line.startswith('$ ') for line in lines)
     at = 0
     while at < len(lines):
         number = first + at
@@ -104,10 +107,10 @@ def _plain(text):
     return re.sub(r'(?<=[\w-])\|(?=[\w-])', '/', text)  # one of several words
 
 
-def commands(lines, first=1):
+def commands(lines, first=1, prompts=False):
     """Every simple command; ShellError for lines that cannot be taken apart."""
     found = []
-    for number, line in logical_lines(lines, first):
+    for number, line in logical_lines(lines, first, prompts):
         lexer = shlex.shlex(_plain(line), posix=True, punctuation_chars='();<>|&')
         lexer.whitespace_split = True
         lexer.commenters = ''

@@ -350,8 +350,13 @@ def foreign_faults(command, folder, context):
         if command.program == 'python3' and argument.endswith('.py'):
             if not repository.exists(argument, folder):
                 yield f'python3: there is no {argument}'
-    if command.program in ('apt', 'apt-get', 'dpkg'):
-        return
+    units = {name for name in repository.names if name.endswith('.service')}
+    if command.program in ('systemctl', 'journalctl') and units:
+        for argument in command.arguments:
+            unit = re.sub(r'@[^.]*', '@', argument)
+            unit = unit if unit.endswith('.service') else unit + '.service'
+            if argument.startswith('sparsebalance-') and unit not in units:
+                yield f'{command.program}: there is no {unit}; there are {", ".join(sorted(units))}'
 
 
 def flag_block_faults(block, context):

@@ -222,6 +222,20 @@ class Commands(Faults):
         self.assertFault('    docker run -v $PWD/tests/gone:/x:ro image\n', 'there is no tests/gone')
         self.assertSound('    kubectl apply -k tests/e2e\n')
 
+    def test_unit_of_systemd(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for unit in ('sparsebalance-coordinator.service', 'sparsebalance-worker@.service'):
+                (pathlib.Path(folder) / unit).write_text('[Unit]\n')
+            context = lint.Context(own_programs.Repository(folder), PROGRAMS, {})
+
+            def faults(line):
+                return [fault for command in shell_lines.commands([line])
+                        for fault in lint.foreign_faults(command, '', context)]
+            self.assertEqual(faults('systemctl enable --now sparsebalance-worker@0'), [])
+            self.assertEqual(faults('journalctl -u sparsebalance-coordinator'), [])
+            self.assertIn('there is no sparsebalance-wroker@.service',
+                          faults('sudo systemctl start sparsebalance-wroker@0')[0])
+
     def test_quotes_that_do_not_close(self):
         self.assertFault('```sh\necho "a\n```\n', 'cannot be read as shell')
 

@@ -191,7 +191,10 @@ class Repository:
         """Flags that scripts know, and the programs of tests and benchmarks, which say them in quotes."""
         flags = set()
         for file in self.files:
-            if file == 'run' or file.endswith(self.SCRIPT) and not file.startswith('tests/docs/'):
+            if file.startswith('tests/docs/'):
+                continue
+            name = pathlib.Path(file).name
+            if file.endswith(self.SCRIPT) or '.' not in name and self.read(file).startswith('#!'):
                 flags |= set(re.findall(r'(?<![\w-])--[a-z][\w-]*', self.read(file)))
             elif file.endswith('.cc'):
                 flags |= set(re.findall(r'"!?(?:-\w,)?(--[a-z][\w-]*)[=",]', self.read(file)))

@@ -85,7 +85,7 @@ export class Programs {
     return {
       program: this.programOf(container.image),
       args: args.map(move),
-      env: Object.fromEntries(Object.entries(env).map(([k, v]) => [k, move(v)])),
+      env: Object.fromEntries(Object.entries(env).map(([k, v]) => [k, move(v ?? '')])),
     };
   }
 

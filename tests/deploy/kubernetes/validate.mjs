@@ -16,8 +16,7 @@ let count = 0;
 for (const rendering of renderings) {
   const { name, objects } = rendering;
   const context = { objects, peers: counterpart(rendering, renderings), provided, version, programs };
-  // The loader fills a claim that another kustomization makes.
-  if (rendering.side === 'loader') context.provided = new Set([...provided, 'PersistentVolumeClaim/sparsebalance-data']);
+  if (rendering.mounts) context.provided = new Set([...provided, rendering.mounts]);
   count += objects.length;
   for (const fault of [...schemas.faults(objects), ...RULES.flatMap((rule) => rule(context))]) note(fault, name);
 }

@@ -71,7 +71,7 @@ export function coordinatorAddresses(objects) {
   for (const pod of podsOf(objects)) {
     for (const container of pod.spec.containers) {
       const { env } = processOf(pod, container);
-      const text = pod.owner.kind === 'JobSet' ? env.SPARSEBALANCE_COORDINATOR : env.SPARSEBALANCE_COORDINATOR_ADVERTISE;
+      const text = env.SPARSEBALANCE_COORDINATOR_ADVERTISE ?? env.SPARSEBALANCE_COORDINATOR;
       for (const address of (text ?? '').split(',').filter(Boolean)) found.push({ by: nameOf(pod.owner), address });
     }
   }

@@ -44,7 +44,7 @@ export async function renderAll(work, root) {
 
 // The other side of an installation: it has mutual TLS and replicas where this one has.
 export function counterpart(rendering, all) {
-  const other = { coordinator: 'workers', workers: 'coordinator' }[rendering.side];
+  const other = { coordinator: 'workers', workers: 'coordinator', tool: 'coordinator' }[rendering.side];
   const mtls = rendering.components.includes('mtls');
   const replicas = rendering.components.some((c) => c === 'ha' || c === 'replicas');
   const found = all.find((r) => r.side === other && r.components.includes('mtls') === mtls &&

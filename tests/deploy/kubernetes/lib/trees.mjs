@@ -29,7 +29,15 @@ export const OVERLAYS = [
   },
   { side: 'workers', path: 'deploy/kubernetes/workers/overlays/quickstart', components: [] },
   { side: 'workers', path: 'deploy/kubernetes/workers/overlays/production', components: ['replicas', 'mtls'] },
-  { side: 'loader', path: 'deploy/kubernetes/workers/loader', components: [] },
+  // Pods that people put beside an installation: what they mount is made by a component of it.
+  {
+    side: 'tool', path: 'deploy/kubernetes/sbctl', components: ['ha', 'mtls'],
+    mounts: 'Secret/sparsebalance-operator-tls',
+  },
+  {
+    side: 'tool', path: 'deploy/kubernetes/workers/loader', components: ['ha', 'mtls'],
+    mounts: 'PersistentVolumeClaim/sparsebalance-data',
+  },
 ];
 
 export function combinations(tree) {

@@ -56,7 +56,7 @@ function policyFaults(objects, pods, allPods) {
   const faults = [];
   for (const object of [...byKind(objects, 'NetworkPolicy'), ...byKind(objects, 'PodDisruptionBudget')]) {
     const selector = object.spec.podSelector ?? object.spec.selector;
-    const found = inNamespace(pods, object.metadata.namespace).filter((pod) => matches(selector, pod.metadata.labels));
+    const found = inNamespace(allPods, object.metadata.namespace).filter((pod) => matches(selector, pod.metadata.labels));
     if (found.length === 0) faults.push(`${nameOf(object)}: selects no pods`);
     for (const rule of object.spec.ingress ?? []) {
       for (const { port } of rule.ports ?? []) {

@@ -81,6 +81,7 @@ class Cluster {
   }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  int port() const { return port_; }
   int metrics_port() const { return metrics_port_; }
   void set_port(int port) { port_ = port; }
   std::string dataset() const { return folder_ / "data"; }

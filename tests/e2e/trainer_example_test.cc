@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/chaos/fault_proxy.h"
 #include "tests/e2e/cluster.h"
 
 namespace sparsebalance::e2e {
@@ -31,12 +32,15 @@ struct Pair {
   }
 };
 
-Pair StartPair(const Cluster& cluster, uint64_t first, uint64_t end) {
+// Rank 1 reaches the coordinator at `address_of_1`, where one is given.
+Pair StartPair(const Cluster& cluster, uint64_t first, uint64_t end,
+               const std::string& address_of_1 = "") {
   Pair pair;
   for (size_t rank = 0; rank < pair.ranks.size(); ++rank) {
-    pair.ranks[rank] = std::make_unique<ChildProcess>(
-        std::vector<std::string>{Program("example-trainer"), cluster.address(), absl::StrCat(rank),
-                                 absl::StrCat(first), absl::StrCat(end)});
+    const bool elsewhere = rank == 1 && !address_of_1.empty();
+    pair.ranks[rank] = std::make_unique<ChildProcess>(std::vector<std::string>{
+        Program("example-trainer"), elsewhere ? address_of_1 : cluster.address(),
+        absl::StrCat(rank), absl::StrCat(first), absl::StrCat(end)});
   }
   return pair;
 }
@@ -132,6 +136,34 @@ TEST(TrainerExampleTest, ACoordinatorThatIsKilledCostsPlansAndNoStep) {
   EXPECT_GT(ExpectSound(pair, 0, kEnd), 0);
   EXPECT_TRUE(cluster.coordinator().WaitForLine("generation 1: is kept").has_value())
       << cluster.coordinator().Output();
+}
+
+TEST(TrainerExampleTest, APlanThatOnlyOneRankHasIsUsedByNone) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  chaos::FaultProxy proxy;
+  proxy.SetTarget(cluster.port());
+  constexpr uint64_t kEnd = 600;
+  Pair pair = StartPair(cluster, 0, kEnd, proxy.address());
+  size_t line = 0;
+  int unused = 0;  // plans of rank 0 alone
+  while (unused < 2) {
+    // Rank 1's answer is lost; that of rank 0 is not.
+    const auto planned = pair.ranks[1]->WaitForLine(" plan ", line);
+    if (!planned.has_value()) break;  // all steps are done
+    proxy.CutOnNext(chaos::FaultProxy::Way::kReply);
+    const auto fell_back = pair.ranks[1]->WaitForLine(" fallback:", *planned);
+    if (!fell_back.has_value()) break;
+    line = *fell_back + 1;
+    const std::string text = pair.ranks[1]->Line(*fell_back);
+    const std::string step = text.substr(0, text.find(" fallback"));
+    ASSERT_TRUE(pair.ranks[0]->WaitForLine(step + " ").has_value()) << pair.ranks[0]->Output();
+    // A rank without a plan says why.
+    if (pair.ranks[0]->Output().find(step + ": ") == std::string::npos) ++unused;
+  }
+  EXPECT_EQ(unused, 2);
+  for (const auto& rank : pair.ranks) EXPECT_EQ(rank->Wait(), 0) << rank->Output();
+  EXPECT_GE(ExpectSound(pair, 0, kEnd), 2);
 }
 
 TEST(TrainerExampleTest, AProcessThatIsLostEndsItsPeersAndAllGoOnFromACheckpoint) {

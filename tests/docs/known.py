@@ -14,6 +14,7 @@ FOREIGN = {
     'git': 'works on the clone of the reader',
     'grafana': 'is no package of Debian',
     'journalctl': 'needs systemd',
+    'kind': 'makes a cluster out of containers',
     'kubectl': 'needs a cluster; the files that it is given are looked up here',
     'openssl': "of the system; docs/security.md's commands are run by the walk-through",
     'prometheus': 'stays in the foreground; promtool checks its files in tests/dashboards',
@@ -36,8 +37,8 @@ FOREIGN_FLAGS = {
 FOREIGN_FLAG_PREFIXES = {'--benchmark_': 'Google Benchmark', '--gtest_': 'GoogleTest'}
 
 # Pages may send readers to these.
-HOSTS = {'127.0.0.1', 'localhost', 'arxiv.org', 'keepachangelog.com', 'kubernetes.io', 'prometheus.io',
-         'semver.org', 'www.debian.org'}
+HOSTS = {'127.0.0.1', 'localhost', 'arxiv.org', 'jobset.sigs.k8s.io', 'keepachangelog.com',
+         'kind.sigs.k8s.io', 'kubernetes.io', 'prometheus.io', 'semver.org', 'www.debian.org'}
 
 # Blocks that are indented, show no commands and are no TOML: (page, how the first line begins). A new
 # one is better fenced as ```text.

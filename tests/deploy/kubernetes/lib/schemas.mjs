@@ -11,7 +11,7 @@ const require = createRequire(import.meta.url);
 const PACKAGES = [
   [/^v1$/, 'kubernetes-models'],
   [/^(apps|policy|networking\.k8s\.io)\/v1$/, 'kubernetes-models'],
-  [/^cert-manager\.io\/v1$/, '@kubernetes-models/cert-manager'],
+  [/^(cert-manager\.io\/v1|policy\.cert-manager\.io\/v1alpha1)$/, '@kubernetes-models/cert-manager'],
   [/^monitoring\.coreos\.com\/v1$/, '@kubernetes-models/prometheus-operator'],
 ];
 

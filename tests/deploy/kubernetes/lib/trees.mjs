@@ -34,10 +34,7 @@ export const OVERLAYS = [
     side: 'tool', path: 'deploy/kubernetes/sbctl', components: ['ha', 'mtls'],
     mounts: 'Secret/sparsebalance-operator-tls',
   },
-  {
-    side: 'tool', path: 'deploy/kubernetes/workers/loader', components: ['ha', 'mtls'],
-    mounts: 'PersistentVolumeClaim/sparsebalance-data',
-  },
+  { side: 'tool', path: 'deploy/kubernetes/workers/loader', components: ['ha', 'mtls'] },
 ];
 
 export function combinations(tree) {

@@ -23,15 +23,26 @@ test('objects fit their schemas', () => {
 // An overlay of the reader's that has one of ours below it. A single-sided patch finds its target there and
 // changes something.
 test('patches change the overlays that they are for', () => {
-  const plain = [...OVERLAYS, 'deploy/kubernetes/overlays/quickstart'].map((overlay) => [overlay, renderWith(overlay, [])]);
+  const plain = [...OVERLAYS, 'deploy/kubernetes/overlays/quickstart'].map((overlay) => [
+    overlay,
+    renderWith(overlay, []),
+  ]);
   const patches = documents.filter((d) => d.patches && !d.kind).flatMap((d) => d.patches);
   assert.ok(patches.length >= 4);
   for (const patch of patches) {
     const changed = plain.filter(([overlay, before]) => {
-      const found = YAML.parseAllDocuments(before).map((d) => d.toJS()).some((o) => o.kind === patch.target.kind &&
-        (!patch.target.name || o.metadata.name === patch.target.name));
+      const found = YAML.parseAllDocuments(before)
+        .map((d) => d.toJS())
+        .some(
+          (o) =>
+            o.kind === patch.target.kind && (!patch.target.name || o.metadata.name === patch.target.name),
+        );
       // Replicas on etcd have no volume to patch.
-      if (!found || (patch.patch.includes('volumeClaimTemplates') && !before.includes('volumeClaimTemplates'))) return false;
+      if (
+        !found ||
+        (patch.patch.includes('volumeClaimTemplates') && !before.includes('volumeClaimTemplates'))
+      )
+        return false;
       return renderWith(overlay, [patch]) !== before;
     });
     assert.ok(changed.length > 0, JSON.stringify(patch));
@@ -47,9 +58,12 @@ function renderWith(overlay, patches) {
 }
 
 test('folders that are applied exist', () => {
-  const folders = texts.flatMap((text) => [...text.matchAll(/apply -k (\S+)/g)].map((m) => m[1]).filter((f) => f.includes('/')));
+  const folders = texts.flatMap((text) =>
+    [...text.matchAll(/apply -k (\S+)/g)].map((m) => m[1]).filter((f) => f.includes('/')),
+  );
   assert.ok(folders.length >= 5);
-  for (const folder of folders) assert.ok(fs.existsSync(path.join(root, folder, 'kustomization.yaml')), folder);
+  for (const folder of folders)
+    assert.ok(fs.existsSync(path.join(root, folder, 'kustomization.yaml')), folder);
 });
 
 test('every folder of the tree is in its README', () => {

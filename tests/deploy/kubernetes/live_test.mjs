@@ -14,16 +14,22 @@ import { makePrograms, root, work } from './lib/setting.mjs';
 import { COORDINATOR, WORKERS } from './lib/trees.mjs';
 
 const folder = path.join(work, 'live');
-const { objects } = await renderCombination(folder, root, 'coordinator', COORDINATOR, ['mtls', 'monitoring', 'mtls-monitoring']);
+const { objects } = await renderCombination(folder, root, 'coordinator', COORDINATOR, [
+  'mtls',
+  'monitoring',
+  'mtls-monitoring',
+]);
 const jobs = (await renderCombination(folder, root, 'workers', WORKERS[0], ['recall-data', 'mtls'])).objects;
 const programs = makePrograms('live-programs');
-const certificate = (name) => byKind([...objects, ...jobs], 'Certificate').find((c) => c.metadata.name === name).spec;
+const certificate = (name) =>
+  byKind([...objects, ...jobs], 'Certificate').find((c) => c.metadata.name === name).spec;
 
 // Files of a certificate, as a Secret that is mounted would have them.
 function files(spec) {
   const content = programs.authority.issue(spec);
   const place = fs.mkdtempSync(path.join(folder, 'client-'));
-  for (const [name, text] of Object.entries(content)) fs.writeFileSync(path.join(place, name), text, { mode: 0o600 });
+  for (const [name, text] of Object.entries(content))
+    fs.writeFileSync(path.join(place, name), text, { mode: 0o600 });
   return place;
 }
 const clients = {
@@ -36,41 +42,89 @@ const clients = {
 const pod = podsOf(objects)[0];
 const { program, args, env } = programs.prepare(pod, pod.spec.containers[0], objects);
 const portFile = path.join(folder, 'ports');
-const server = spawn(program, [
-  ...args, '--listen=127.0.0.1:0', '--metrics-listen=127.0.0.1:0', '--health-listen=127.0.0.1:0', `--port-file=${portFile}`,
-], { env: { ...env, SPARSEBALANCE_COORDINATOR_STORE: path.join(folder, 'coordinator.db') }, stdio: ['ignore', 'ignore', 'pipe'] });
+const server = spawn(
+  program,
+  [
+    ...args,
+    '--listen=127.0.0.1:0',
+    '--metrics-listen=127.0.0.1:0',
+    '--health-listen=127.0.0.1:0',
+    `--port-file=${portFile}`,
+  ],
+  {
+    env: { ...env, SPARSEBALANCE_COORDINATOR_STORE: path.join(folder, 'coordinator.db') },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  },
+);
 let log = '';
-server.stderr.on('data', (data) => { log += data; });
+server.stderr.on('data', (data) => {
+  log += data;
+});
 for (let i = 0; i < 300 && !fs.existsSync(portFile) && server.exitCode === null; ++i) await pause(100);
 if (!fs.existsSync(portFile)) throw new Error(`the coordinator did not start: ${log}`);
-const ports = Object.fromEntries(fs.readFileSync(portFile, 'utf8').trim().split('\n').map((line) => line.split('=')));
+const ports = Object.fromEntries(
+  fs
+    .readFileSync(portFile, 'utf8')
+    .trim()
+    .split('\n')
+    .map((line) => line.split('=')),
+);
 test.after(async () => {
   server.kill('SIGTERM');
   if (server.exitCode === null) await once(server, 'exit');
 });
 
 // The names by which things in the cluster call it; here they all lead to one process.
-const NAMES = ['sparsebalance-coordinator.sparsebalance.svc', 'sparsebalance-coordinator-0.sparsebalance-coordinator-peers.sparsebalance.svc', 'localhost'];
+const NAMES = [
+  'sparsebalance-coordinator.sparsebalance.svc',
+  'sparsebalance-coordinator-0.sparsebalance-coordinator-peers.sparsebalance.svc',
+  'localhost',
+];
 
 function sbctl(client, name, ...verb) {
-  return spawnSync(path.join(programs.binaries, 'sbctl'), [
-    '--coordinator', `127.0.0.1:${ports.grpc}`, '--tls-server-name', name, '--tls-ca', `${clients[client]}/ca.crt`,
-    '--tls-cert', `${clients[client]}/tls.crt`, '--tls-key', `${clients[client]}/tls.key`, ...verb,
-  ], { encoding: 'utf8', timeout: 60000, env: {} });
+  return spawnSync(
+    path.join(programs.binaries, 'sbctl'),
+    [
+      '--coordinator',
+      `127.0.0.1:${ports.grpc}`,
+      '--tls-server-name',
+      name,
+      '--tls-ca',
+      `${clients[client]}/ca.crt`,
+      '--tls-cert',
+      `${clients[client]}/tls.crt`,
+      '--tls-key',
+      `${clients[client]}/tls.key`,
+      ...verb,
+    ],
+    { encoding: 'utf8', timeout: 60000, env: {} },
+  );
 }
 
 function metrics(client) {
   const { serverName } = byKind(objects, 'ServiceMonitor')[0].spec.endpoints[0].tlsConfig;
   const read = (name) => fs.readFileSync(path.join(clients[client], name));
   return new Promise((resolve, reject) => {
-    https.get({
-      host: '127.0.0.1', port: ports.metrics, path: '/metrics', servername: serverName,
-      ca: read('ca.crt'), cert: read('tls.crt'), key: read('tls.key'),
-    }, (response) => {
-      let text = '';
-      response.on('data', (data) => { text += data; });
-      response.on('end', () => resolve({ status: response.statusCode, text }));
-    }).on('error', reject);
+    https
+      .get(
+        {
+          host: '127.0.0.1',
+          port: ports.metrics,
+          path: '/metrics',
+          servername: serverName,
+          ca: read('ca.crt'),
+          cert: read('tls.crt'),
+          key: read('tls.key'),
+        },
+        (response) => {
+          let text = '';
+          response.on('data', (data) => {
+            text += data;
+          });
+          response.on('end', () => resolve({ status: response.statusCode, text }));
+        },
+      )
+      .on('error', reject);
   });
 }
 
@@ -93,7 +147,10 @@ test('a stranger with a certificate of the CA is refused', () => {
 
 test('a trainer may ask about its own namespace only', () => {
   // There is no such job, and that is what is said to those who may know.
-  assert.match(sbctl('trainer', NAMES[0], 'job', 'sparsebalance/training').stderr, /no job|not found|unknown|NOT_FOUND/i);
+  assert.match(
+    sbctl('trainer', NAMES[0], 'job', 'sparsebalance/training').stderr,
+    /no job|not found|unknown|NOT_FOUND/i,
+  );
   const { stderr } = sbctl('trainer', NAMES[0], 'job', 'other/training');
   assert.match(stderr, /may not|PERMISSION_DENIED|denied/i);
   assert.match(stderr, /other/);

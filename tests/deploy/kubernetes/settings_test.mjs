@@ -34,18 +34,28 @@ for (const document of documents) {
     value.value = changed.at(-1).after;
   }
 }
-fs.writeFileSync(path.join(copy, 'settings.yaml'), documents.map(String).join('---\n').replaceAll('---\n---\n', '---\n'));
+fs.writeFileSync(
+  path.join(copy, 'settings.yaml'),
+  documents.map(String).join('---\n').replaceAll('---\n---\n', '---\n'),
+);
 
 const trees = (workers) => [
   ['coordinator', COORDINATOR, ['namespace', 'host-network-clients']],
   ['coordinator', COORDINATOR, COORDINATOR.components],
-  ...WORKERS.flatMap((tree) => ['recall-data', 'storage'].map((data) =>
-    [workers, tree, tree.components.filter((c) => c === data || !['recall-data', 'storage'].includes(c))])),
+  ...WORKERS.flatMap((tree) =>
+    ['recall-data', 'storage'].map((data) => [
+      workers,
+      tree,
+      tree.components.filter((c) => c === data || !['recall-data', 'storage'].includes(c)),
+    ]),
+  ),
 ];
 const renderedWith = async (name, settings) => {
   const all = [];
   for (const [side, tree, components] of trees('workers')) {
-    all.push(...(await renderCombination(path.join(folder, name), root, side, tree, components, settings)).objects);
+    all.push(
+      ...(await renderCombination(path.join(folder, name), root, side, tree, components, settings)).objects,
+    );
   }
   return all;
 };
@@ -60,7 +70,10 @@ function scalars(value) {
 
 test('every new value is rendered', () => {
   const found = new Set(scalars(after));
-  assert.deepEqual(changed.filter((s) => !found.has(s.after)).map((s) => s.name), []);
+  assert.deepEqual(
+    changed.filter((s) => !found.has(s.after)).map((s) => s.name),
+    [],
+  );
 });
 
 test('numbers stay numbers', () => {
@@ -73,21 +86,46 @@ test('numbers stay numbers', () => {
 });
 
 test('no object keeps the old namespace, job, claim or Secret', () => {
-  const names = ['names: coordinator-namespace', 'names: job', 'names: data-claim', 'names: checkpoints-claim', 'names: etcd-secret'];
+  const names = [
+    'names: coordinator-namespace',
+    'names: job',
+    'names: data-claim',
+    'names: checkpoints-claim',
+    'names: etcd-secret',
+  ];
   const olds = new Set(changed.filter((s) => names.includes(s.name)).map((s) => s.before));
   const namesIn = (o) => [
-    o.metadata.namespace, o.metadata.labels?.['app.kubernetes.io/instance'], o.kind === 'Namespace' || o.kind === 'JobSet' ? o.metadata.name : '',
-    ...(JSON.stringify(o.spec ?? {}).match(/"(claimName|secretName|app\.kubernetes\.io\/instance|namespace)":"[^"]*"/g) ?? []).map((m) => m.split('"')[3]),
+    o.metadata.namespace,
+    o.metadata.labels?.['app.kubernetes.io/instance'],
+    o.kind === 'Namespace' || o.kind === 'JobSet' ? o.metadata.name : '',
+    ...(
+      JSON.stringify(o.spec ?? {}).match(
+        /"(claimName|secretName|app\.kubernetes\.io\/instance|namespace)":"[^"]*"/g,
+      ) ?? []
+    ).map((m) => m.split('"')[3]),
     ...(JSON.stringify(o.spec ?? {}).match(/[\w*-]+\.[\w-]+\.svc/g) ?? []).map((m) => m.split('.')[1]),
     ...(JSON.stringify(o.spec ?? {}).match(/\/ns\/[\w-]+\//g) ?? []).map((m) => m.split('/')[2]),
   ];
-  const left = after.flatMap((o) => namesIn(o).filter((name) => olds.has(name)).map((name) => `${o.kind}/${o.metadata.name}: ${name}`));
+  const left = after.flatMap((o) =>
+    namesIn(o)
+      .filter((name) => olds.has(name))
+      .map((name) => `${o.kind}/${o.metadata.name}: ${name}`),
+  );
   assert.deepEqual(left, []);
 });
 
 test('placeholders of the bases are gone', () => {
   const text = JSON.stringify(after);
-  for (const name of ['"trainer-namespace"', '"monitoring-namespace"', '"etcd-endpoints"', 'etcd-client-secret', '"dataset"', '"kueue.x-k8s.io/queue-name":"queue"', '"interface"', '0.0.0.0/32']) {
+  for (const name of [
+    '"trainer-namespace"',
+    '"monitoring-namespace"',
+    '"etcd-endpoints"',
+    'etcd-client-secret',
+    '"dataset"',
+    '"kueue.x-k8s.io/queue-name":"queue"',
+    '"interface"',
+    '0.0.0.0/32',
+  ]) {
     assert.ok(!text.includes(name), `${name} is still there`);
   }
 });
@@ -96,18 +134,31 @@ test('images come from settings, with the version of CMake', async () => {
   const { images } = YAML.parse(fs.readFileSync(path.join(original, 'kustomization.yaml'), 'utf8'));
   for (const image of images) assert.equal(image.newTag, version, image.name);
   const file = path.join(copy, 'kustomization.yaml');
-  fs.writeFileSync(file, fs.readFileSync(file, 'utf8').replace(/newName: /g, 'newName: registry.example.org/team/').replaceAll(version, '7.8.9'));
+  fs.writeFileSync(
+    file,
+    fs
+      .readFileSync(file, 'utf8')
+      .replace(/newName: /g, 'newName: registry.example.org/team/')
+      .replaceAll(version, '7.8.9'),
+  );
   const moved = await renderedWith('moved', path.relative(root, copy));
   const found = JSON.stringify(moved).match(/"image":"[^"]*"/g);
   assert.ok(found.length > 5);
-  for (const image of found) assert.match(image, /"registry\.example\.org\/team\/sparsebalance-[a-z-]+:7\.8\.9"/);
+  for (const image of found)
+    assert.match(image, /"registry\.example\.org\/team\/sparsebalance-[a-z-]+:7\.8\.9"/);
 });
 
 test('settings come last in every overlay, and nothing of them is applied', async () => {
   for (const { path: overlay } of OVERLAYS) {
-    const { components } = YAML.parse(fs.readFileSync(path.join(root, overlay, 'kustomization.yaml'), 'utf8'));
+    const { components } = YAML.parse(
+      fs.readFileSync(path.join(root, overlay, 'kustomization.yaml'), 'utf8'),
+    );
     assert.match(components.at(-1), /\/settings$/, overlay);
     const objects = await render(path.join(root, overlay));
-    assert.deepEqual(objects.filter((o) => o.metadata.annotations?.['config.kubernetes.io/local-config']), [], overlay);
+    assert.deepEqual(
+      objects.filter((o) => o.metadata.annotations?.['config.kubernetes.io/local-config']),
+      [],
+      overlay,
+    );
   }
 });

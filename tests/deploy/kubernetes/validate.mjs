@@ -18,12 +18,16 @@ for (const rendering of renderings) {
   const context = { objects, peers: counterpart(rendering, renderings), provided, version, programs };
   if (rendering.mounts) context.provided = new Set([...provided, rendering.mounts]);
   count += objects.length;
-  for (const fault of [...schemas.faults(objects), ...RULES.flatMap((rule) => rule(context))]) note(fault, name);
+  for (const fault of [...schemas.faults(objects), ...RULES.flatMap((rule) => rule(context))])
+    note(fault, name);
 }
 // One fault is usually in many combinations: it is said once, with the first of them.
 for (const [fault, where] of faults) {
   console.error(`${fault}\n    in ${where[0]}${where.length > 1 ? ` and ${where.length - 1} more` : ''}`);
 }
-for (const kind of schemas.unchecked) console.log(`${kind}: no definition found (SPARSEBALANCE_CRDS), so no schema was checked`);
-console.log(`${renderings.length} renderings, ${count} objects, ${programs.tried.size} configurations tried: ${faults.size} faults`);
+for (const kind of schemas.unchecked)
+  console.log(`${kind}: no definition found (SPARSEBALANCE_CRDS), so no schema was checked`);
+console.log(
+  `${renderings.length} renderings, ${count} objects, ${programs.tried.size} configurations tried: ${faults.size} faults`,
+);
 process.exit(faults.size === 0 ? 0 : 1);

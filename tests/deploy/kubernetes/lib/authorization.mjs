@@ -34,11 +34,18 @@ export function namespaceBy(pattern, name) {
 
 // ["node in ml", "reader in *"]: everything that a certificate's names are granted.
 export function grants(rules, names) {
-  return rules.flatMap(({ san, role, namespaces = ['{namespace}'] }) => names.flatMap((name) => {
-    const namespace = namespaceBy(san, name);
-    return namespace === null ? [] : namespaces.map((n) => `${role} in ${n === '{namespace}' ? namespace : n}`);
-  }));
+  return rules.flatMap(({ san, role, namespaces = ['{namespace}'] }) =>
+    names.flatMap((name) => {
+      const namespace = namespaceBy(san, name);
+      return namespace === null
+        ? []
+        : namespaces.map((n) => `${role} in ${n === '{namespace}' ? namespace : n}`);
+    }),
+  );
 }
 
 // The names of a Certificate of cert-manager, as the file writes them.
-export const namesOf = ({ spec }) => [...(spec.uris ?? []), ...(spec.dnsNames ?? []).map((n) => `dns:${n.toLowerCase()}`)];
+export const namesOf = ({ spec }) => [
+  ...(spec.uris ?? []),
+  ...(spec.dnsNames ?? []).map((n) => `dns:${n.toLowerCase()}`),
+];

@@ -25,8 +25,10 @@ export function matches(selector, labels = {}) {
     if (e.operator === 'Exists') return value !== undefined;
     throw new Error(`operator ${e.operator} of a selector is not known here`);
   };
-  return Object.entries(selector.matchLabels ?? {}).every(([k, v]) => labels[k] === v) &&
-    (selector.matchExpressions ?? []).every(fits);
+  return (
+    Object.entries(selector.matchLabels ?? {}).every(([k, v]) => labels[k] === v) &&
+    (selector.matchExpressions ?? []).every(fits)
+  );
 }
 
 // What a field reference gives in a pod of ours; for programs that are tried with rendered arguments.
@@ -56,8 +58,11 @@ export function processOf(pod, container) {
   };
   for (const { name, value, valueFrom } of container.env ?? []) {
     if (name in env) faults.push(`environment: ${name} is there twice`);
-    env[name] = valueFrom ? fieldValue(pod, valueFrom.fieldRef?.fieldPath) : resolved(value ?? '', `environment ${name}`);
-    if (env[name] === undefined) faults.push(`environment ${name}: ${JSON.stringify(valueFrom)} gives nothing`);
+    env[name] = valueFrom
+      ? fieldValue(pod, valueFrom.fieldRef?.fieldPath)
+      : resolved(value ?? '', `environment ${name}`);
+    if (env[name] === undefined)
+      faults.push(`environment ${name}: ${JSON.stringify(valueFrom)} gives nothing`);
   }
   // Added by Kubernetes, behind all others.
   if (pod.owner.kind === 'JobSet') env.JOB_COMPLETION_INDEX = '0';
@@ -72,7 +77,8 @@ export function coordinatorAddresses(objects) {
     for (const container of pod.spec.containers) {
       const { env } = processOf(pod, container);
       const text = env.SPARSEBALANCE_COORDINATOR_ADVERTISE ?? env.SPARSEBALANCE_COORDINATOR;
-      for (const address of (text ?? '').split(',').filter(Boolean)) found.push({ by: nameOf(pod.owner), address });
+      for (const address of (text ?? '').split(',').filter(Boolean))
+        found.push({ by: nameOf(pod.owner), address });
     }
   }
   return found;

@@ -1,6 +1,5 @@
 // kubectl's kustomize, and what it gives as plain objects.
 import { execFile } from 'node:child_process';
-import fs from 'node:fs';
 import path from 'node:path';
 import { promisify } from 'node:util';
 import YAML from 'yaml';
@@ -17,14 +16,27 @@ export async function render(folder) {
 export async function renderCombination(work, root, side, tree, components, settings = SETTINGS) {
   const name = [path.basename(tree.base), ...components].join('+');
   const folder = path.join(work, side, name);
-  writeKustomization(folder, root, tree.base, components.map((c) => `${tree.folder}/${c}`), settings);
+  writeKustomization(
+    folder,
+    root,
+    tree.base,
+    components.map((c) => `${tree.folder}/${c}`),
+    settings,
+  );
   return { name: `${side}: ${name}`, side, components, objects: await render(folder) };
 }
 
 // All of them, a few at a time.
 export async function renderAll(work, root) {
-  const wanted = OVERLAYS.map((o) => async () => ({ ...o, name: o.path, objects: await render(path.join(root, o.path)) }));
-  for (const [side, trees] of [['coordinator', [COORDINATOR]], ['workers', WORKERS]]) {
+  const wanted = OVERLAYS.map((o) => async () => ({
+    ...o,
+    name: o.path,
+    objects: await render(path.join(root, o.path)),
+  }));
+  for (const [side, trees] of [
+    ['coordinator', [COORDINATOR]],
+    ['workers', WORKERS],
+  ]) {
     for (const tree of trees) {
       for (const chosen of combinations(tree)) {
         wanted.push(() => renderCombination(work, root, side, tree, chosen));
@@ -33,12 +45,14 @@ export async function renderAll(work, root) {
   }
   const done = new Array(wanted.length);
   let next = 0;
-  await Promise.all([0, 1].map(async () => {
-    while (next < wanted.length) {
-      const mine = next++;
-      done[mine] = await wanted[mine]();
-    }
-  }));
+  await Promise.all(
+    [0, 1].map(async () => {
+      while (next < wanted.length) {
+        const mine = next++;
+        done[mine] = await wanted[mine]();
+      }
+    }),
+  );
   return done;
 }
 
@@ -47,11 +61,11 @@ export function counterpart(rendering, all) {
   const other = { coordinator: 'workers', workers: 'coordinator', tool: 'coordinator' }[rendering.side];
   const mtls = rendering.components.includes('mtls');
   const replicas = rendering.components.some((c) => c === 'ha' || c === 'replicas');
-  const found = all.find((r) => r.side === other && r.components.includes('mtls') === mtls &&
-    r.components.some((c) => c === 'ha' || c === 'replicas') === replicas);
+  const found = all.find(
+    (r) =>
+      r.side === other &&
+      r.components.includes('mtls') === mtls &&
+      r.components.some((c) => c === 'ha' || c === 'replicas') === replicas,
+  );
   return found?.objects ?? [];
-}
-
-export function removeWork(work) {
-  fs.rmSync(work, { recursive: true, force: true });
 }

@@ -11,7 +11,7 @@ const require = createRequire(import.meta.url);
 const PACKAGES = [
   [/^v1$/, 'kubernetes-models'],
   [/^(apps|policy|networking\.k8s\.io)\/v1$/, 'kubernetes-models'],
-  [/^cert-manager\.io\/v1$/, '@kubernetes-models/cert-manager'],
+  [/^(cert-manager\.io\/v1|policy\.cert-manager\.io\/v1alpha1)$/, '@kubernetes-models/cert-manager'],
   [/^monitoring\.coreos\.com\/v1$/, '@kubernetes-models/prometheus-operator'],
 ];
 
@@ -62,7 +62,18 @@ function strict(schema, top = true) {
   if (schema['x-kubernetes-int-or-string']) return { type: ['integer', 'string'] };
   const { properties, items, additionalProperties, type, required, enum: values } = schema;
   const { pattern, minimum, maximum, minLength, maxLength, minItems, maxItems } = schema;
-  const made = { type, required, enum: values, pattern, minimum, maximum, minLength, maxLength, minItems, maxItems };
+  const made = {
+    type,
+    required,
+    enum: values,
+    pattern,
+    minimum,
+    maximum,
+    minLength,
+    maxLength,
+    minItems,
+    maxItems,
+  };
   if (properties) {
     made.properties = Object.fromEntries(Object.entries(properties).map(([k, s]) => [k, strict(s, false)]));
     if (top) made.properties = { ...made.properties, metadata: {}, apiVersion: {}, kind: {} };
@@ -75,8 +86,10 @@ function strict(schema, top = true) {
 }
 
 // Patterns are RE2's, which writes "whatever the case" as (?i).
-const regExp = (pattern, flags) => pattern.includes('(?i)')
-  ? new RegExp(pattern.replace('(?i)', ''), `${flags}i`) : new RegExp(pattern, flags);
+const regExp = (pattern, flags) =>
+  pattern.includes('(?i)')
+    ? new RegExp(pattern.replace('(?i)', ''), `${flags}i`)
+    : new RegExp(pattern, flags);
 regExp.code = 'new RegExp';
 
 function loadDefinitions(folder) {
@@ -107,8 +120,12 @@ export class Schemas {
       const validator = this.definitions.get(`${object.apiVersion} ${object.kind}`);
       if (Model) found.push(...modelFaults(object, Model));
       if (validator && !validator(object)) {
-        found.push(...validator.errors.map((e) =>
-          `${e.instancePath} ${e.message}${e.params.additionalProperty ? ` (${e.params.additionalProperty})` : ''}`));
+        found.push(
+          ...validator.errors.map(
+            (e) =>
+              `${e.instancePath} ${e.message}${e.params.additionalProperty ? ` (${e.params.additionalProperty})` : ''}`,
+          ),
+        );
       }
       if (!Model && !validator) {
         // A JobSet without its definition is told of; any other kind is one that nobody thought of.

@@ -13,7 +13,11 @@ const read = (name) => fs.readFileSync(path.join(root, name), 'utf8');
 export const version = /project\([^)]*\bVERSION\s+([\d.]+)/.exec(read('CMakeLists.txt'))[1];
 
 // The rows of "What you provide" in docs/kubernetes.md: `Kind/name` in the first column.
-export const provided = new Set([...read('docs/kubernetes.md').matchAll(/^\| `((?:Secret|ConfigMap|PersistentVolumeClaim)\/[\w-]+)`/gm)].map((m) => m[1]));
+export const provided = new Set(
+  [
+    ...read('docs/kubernetes.md').matchAll(/^\| `((?:Secret|ConfigMap|PersistentVolumeClaim)\/[\w-]+)`/gm),
+  ].map((m) => m[1]),
+);
 
 export const makePrograms = (name) => {
   const folder = path.join(work, name);

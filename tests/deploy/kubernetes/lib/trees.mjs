@@ -7,7 +7,15 @@ import path from 'node:path';
 export const COORDINATOR = {
   base: 'deploy/kubernetes/base',
   folder: 'deploy/kubernetes/components',
-  components: ['namespace', 'ha', 'etcd-tls', 'mtls', 'monitoring', 'mtls-monitoring', 'host-network-clients'],
+  components: [
+    'namespace',
+    'ha',
+    'etcd-tls',
+    'mtls',
+    'monitoring',
+    'mtls-monitoring',
+    'host-network-clients',
+  ],
   makesSense: (has) =>
     (!has('etcd-tls') || has('ha')) && has('mtls-monitoring') === (has('mtls') && has('monitoring')),
 };
@@ -28,16 +36,19 @@ export const OVERLAYS = [
     components: ['ha', 'etcd-tls', 'mtls', 'monitoring'],
   },
   { side: 'workers', path: 'deploy/kubernetes/workers/overlays/quickstart', components: [] },
-  { side: 'workers', path: 'deploy/kubernetes/workers/overlays/production', components: ['replicas', 'mtls'] },
+  {
+    side: 'workers',
+    path: 'deploy/kubernetes/workers/overlays/production',
+    components: ['replicas', 'mtls'],
+  },
   // Pods that people put beside an installation: what they mount is made by a component of it.
   {
-    side: 'tool', path: 'deploy/kubernetes/sbctl', components: ['ha', 'mtls'],
+    side: 'tool',
+    path: 'deploy/kubernetes/sbctl',
+    components: ['ha', 'mtls'],
     mounts: 'Secret/sparsebalance-operator-tls',
   },
-  {
-    side: 'tool', path: 'deploy/kubernetes/workers/loader', components: ['ha', 'mtls'],
-    mounts: 'PersistentVolumeClaim/sparsebalance-data',
-  },
+  { side: 'tool', path: 'deploy/kubernetes/workers/loader', components: ['ha', 'mtls'] },
 ];
 
 export function combinations(tree) {
@@ -51,7 +62,9 @@ export function combinations(tree) {
 
 // Every folder of components is one of those above, or it would never be tried.
 export function forgottenComponents(root) {
-  const known = new Set([COORDINATOR, ...WORKERS].flatMap((t) => t.components.map((c) => `${t.folder}/${c}`)));
+  const known = new Set(
+    [COORDINATOR, ...WORKERS].flatMap((t) => t.components.map((c) => `${t.folder}/${c}`)),
+  );
   return [COORDINATOR.folder, WORKERS[0].folder]
     .flatMap((folder) => fs.readdirSync(path.join(root, folder)).map((name) => `${folder}/${name}`))
     .filter((name) => !known.has(name));
@@ -60,7 +73,8 @@ export function forgottenComponents(root) {
 // A kustomization in `folder` that puts the pieces together, settings last.
 export function writeKustomization(folder, root, base, components, settings) {
   fs.mkdirSync(folder, { recursive: true });
-  const relative = (name) => path.relative(fs.realpathSync(folder), path.resolve(fs.realpathSync(root), name));
+  const relative = (name) =>
+    path.relative(fs.realpathSync(folder), path.resolve(fs.realpathSync(root), name));
   const lines = [
     'apiVersion: kustomize.config.k8s.io/v1beta1',
     'kind: Kustomization',

@@ -9,5 +9,13 @@ import { selectors } from './selectors.mjs';
 
 // Each takes { objects, peers, provided, version, programs } and gives texts.
 export const RULES = [
-  addresses, certificates, containers, coordinator, jobs, namespaces, processes, references, selectors,
+  addresses,
+  certificates,
+  containers,
+  coordinator,
+  jobs,
+  namespaces,
+  processes,
+  references,
+  selectors,
 ];

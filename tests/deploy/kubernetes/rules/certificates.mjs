@@ -10,7 +10,8 @@ const EXPECTED = {
   'sparsebalance-trainer': (namespace) => [`node in ${namespace}`],
 };
 
-const covers = (pattern, host) => pattern === host ||
+const covers = (pattern, host) =>
+  pattern === host ||
   (pattern.startsWith('*.') && host.slice(host.indexOf('.')) === pattern.slice(1) && host.indexOf('.') > 0);
 
 function usageFaults(certificate) {
@@ -29,17 +30,20 @@ export function certificates({ objects, peers }) {
     const expected = EXPECTED[name]?.(namespace);
     const granted = grants(parseRules(file.data['authorization.json']), namesOf(certificate));
     if (!expected) faults.push(`${nameOf(certificate)}: nobody has said what it is for`);
-    else if (String(granted) !== String(expected)) faults.push(`${nameOf(certificate)}: is granted [${granted}], not [${expected}]`);
+    else if (String(granted) !== String(expected))
+      faults.push(`${nameOf(certificate)}: is granted [${granted}], not [${expected}]`);
     usageFaults(certificate).forEach((fault) => faults.push(`${nameOf(certificate)}: ${fault}`));
   }
   const server = byKind(all, 'Certificate').find((c) => c.metadata.name === 'sparsebalance-coordinator');
   const called = coordinatorAddresses(all);
   for (const monitor of byKind(all, 'ServiceMonitor')) {
-    for (const { tlsConfig } of monitor.spec.endpoints) if (tlsConfig) called.push({ by: nameOf(monitor), address: `${tlsConfig.serverName}:7071` });
+    for (const { tlsConfig } of monitor.spec.endpoints)
+      if (tlsConfig) called.push({ by: nameOf(monitor), address: `${tlsConfig.serverName}:7071` });
   }
   for (const { by, address } of server ? called : []) {
     const host = address.slice(0, address.lastIndexOf(':'));
-    if (!server.spec.dnsNames.some((pattern) => covers(pattern, host))) faults.push(`${by}: calls ${host}, which is no name of the coordinator's certificate`);
+    if (!server.spec.dnsNames.some((pattern) => covers(pattern, host)))
+      faults.push(`${by}: calls ${host}, which is no name of the coordinator's certificate`);
   }
   return faults;
 }
@@ -52,12 +56,16 @@ export function addresses({ objects, peers }) {
     const [host, port] = address.split(':');
     const labels = host.split('.');
     const [service, namespace, svc] = labels.slice(-3);
-    const found = byKind(all, 'Service').find((s) => s.metadata.name === service && s.metadata.namespace === namespace);
+    const found = byKind(all, 'Service').find(
+      (s) => s.metadata.name === service && s.metadata.namespace === namespace,
+    );
     const set = byKind(all, 'StatefulSet').find((s) => s.spec.serviceName === service);
     const pods = Array.from({ length: set?.spec.replicas ?? 0 }, (_, i) => `${set.metadata.name}-${i}`);
     if (svc !== 'svc' || !found) faults.push(`${by}: calls ${host}, which is no Service`);
-    else if (!found.spec.ports.some((p) => p.port === Number(port))) faults.push(`${by}: calls port ${port} of ${service}, which it does not have`);
-    if (labels.length === 4 && !pods.includes(labels[0])) faults.push(`${by}: calls ${labels[0]}, which is no pod`);
+    else if (!found.spec.ports.some((p) => p.port === Number(port)))
+      faults.push(`${by}: calls port ${port} of ${service}, which it does not have`);
+    if (labels.length === 4 && !pods.includes(labels[0]))
+      faults.push(`${by}: calls ${labels[0]}, which is no pod`);
   }
   return faults;
 }

@@ -41,9 +41,11 @@ export function containers({ objects, version }) {
   const faults = [];
   for (const pod of podsOf(objects)) {
     const owner = nameOf(pod.owner);
-    if (pod.spec.automountServiceAccountToken !== false) faults.push(`${owner}: pods get a token of the API server`);
+    if (pod.spec.automountServiceAccountToken !== false)
+      faults.push(`${owner}: pods get a token of the API server`);
     // SPARSEBALANCE_COORDINATOR_PORT of a Service has the form of our programs' flags.
-    if (pod.spec.enableServiceLinks !== false) faults.push(`${owner}: pods get variables named after Services`);
+    if (pod.spec.enableServiceLinks !== false)
+      faults.push(`${owner}: pods get variables named after Services`);
     for (const container of containersOf(pod)) {
       const found = [
         ...imageFaults(container.image, version),
@@ -54,7 +56,8 @@ export function containers({ objects, version }) {
     }
   }
   for (const account of byKind(objects, 'ServiceAccount')) {
-    if (account.automountServiceAccountToken !== false) faults.push(`${nameOf(account)}: gives a token to pods`);
+    if (account.automountServiceAccountToken !== false)
+      faults.push(`${nameOf(account)}: gives a token to pods`);
   }
   return faults;
 }

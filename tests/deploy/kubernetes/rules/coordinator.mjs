@@ -19,15 +19,22 @@ const secondsOf = (text) => {
 
 function probeFaults(container, healthPort) {
   const faults = [];
-  const wanted = { startupProbe: undefined, readinessProbe: 'sparsebalance.v1.Coordinator', livenessProbe: undefined };
+  const wanted = {
+    startupProbe: undefined,
+    readinessProbe: 'sparsebalance.v1.Coordinator',
+    livenessProbe: undefined,
+  };
   for (const [probe, service] of Object.entries(wanted)) {
     const grpc = container[probe]?.grpc;
     if (!grpc) faults.push(`has no ${probe} by gRPC`);
-    else if (grpc.port !== healthPort) faults.push(`${probe} asks port ${grpc.port}, health is on ${healthPort}`);
-    else if ((grpc.service || undefined) !== service) faults.push(`${probe} asks for the service ${grpc.service}`);
+    else if (grpc.port !== healthPort)
+      faults.push(`${probe} asks port ${grpc.port}, health is on ${healthPort}`);
+    else if ((grpc.service || undefined) !== service)
+      faults.push(`${probe} asks for the service ${grpc.service}`);
   }
   const { periodSeconds = 10, failureThreshold = 3 } = container.startupProbe ?? {};
-  if (periodSeconds * failureThreshold < 300) faults.push('a large database has less than five minutes to be checked');
+  if (periodSeconds * failureThreshold < 300)
+    faults.push('a large database has less than five minutes to be checked');
   return faults;
 }
 
@@ -36,7 +43,8 @@ export function coordinator({ objects }) {
   for (const pod of podsOf(objects).filter((p) => p.owner.kind === 'StatefulSet')) {
     const owner = nameOf(pod.owner);
     const say = (fault) => faults.push(`${owner}: ${fault}`);
-    const config = pod.spec.volumes.map((v) => byKind(objects, 'ConfigMap').find((c) => c.metadata.name === v.configMap?.name))
+    const config = pod.spec.volumes
+      .map((v) => byKind(objects, 'ConfigMap').find((c) => c.metadata.name === v.configMap?.name))
       .find((c) => c?.data['coordinator.toml']);
     if (!config) {
       say('has no coordinator.toml');
@@ -46,12 +54,19 @@ export function coordinator({ objects }) {
     const container = pod.spec.containers[0];
     const healthPort = Number(values['health-listen']?.split(':').pop());
     probeFaults(container, healthPort).forEach(say);
-    for (const [flag, name] of [['listen', 'grpc'], ['metrics-listen', 'status'], ['health-listen', 'health']]) {
+    for (const [flag, name] of [
+      ['listen', 'grpc'],
+      ['metrics-listen', 'status'],
+      ['health-listen', 'health'],
+    ]) {
       const declared = container.ports.find((p) => p.name === name)?.containerPort;
-      if (Number(values[flag]?.split(':').pop()) !== declared) say(`${flag} is ${values[flag]}, and the port ${name} is ${declared}`);
+      if (Number(values[flag]?.split(':').pop()) !== declared)
+        say(`${flag} is ${values[flag]}, and the port ${name} is ${declared}`);
     }
     if (!(pod.spec.terminationGracePeriodSeconds >= secondsOf(values['drain-timeout']) + 10)) {
-      say(`is killed after ${pod.spec.terminationGracePeriodSeconds} s, with a drain-timeout of ${values['drain-timeout']}`);
+      say(
+        `is killed after ${pod.spec.terminationGracePeriodSeconds} s, with a drain-timeout of ${values['drain-timeout']}`,
+      );
     }
     const env = Object.fromEntries(container.env.map((e) => [e.name, e.value]));
     const onEtcd = env.SPARSEBALANCE_COORDINATOR_STORE?.startsWith('etcd://');
@@ -61,13 +76,16 @@ export function coordinator({ objects }) {
     if (onEtcd && !pod.spec.affinity?.podAntiAffinity) say('replicas may share a machine');
     const budget = byKind(objects, 'PodDisruptionBudget')[0];
     if (budget?.spec.maxUnavailable !== 1) say('the budget is not one pod at a time');
-    const egress = byKind(objects, 'NetworkPolicy').find((n) => n.spec.policyTypes.includes('Egress'))?.spec.egress ?? [];
+    const egress =
+      byKind(objects, 'NetworkPolicy').find((n) => n.spec.policyTypes.includes('Egress'))?.spec.egress ?? [];
     const open = egress.flatMap((r) => r.ports ?? []).map((p) => p.port);
     const ports = onEtcd ? env.ETCD_ENDPOINTS.split(',').map((e) => Number(e.split(':').pop())) : [];
-    if (ports.some((port) => !open.includes(port))) say(`etcd is on port ${ports}, and the policy lets out to ${open}`);
+    if (ports.some((port) => !open.includes(port)))
+      say(`etcd is on port ${ports}, and the policy lets out to ${open}`);
     const mtls = env.SPARSEBALANCE_COORDINATOR_TLS_CERT !== undefined;
     for (const monitor of byKind(objects, 'ServiceMonitor')) {
-      if (monitor.spec.endpoints.some((e) => e.scheme !== (mtls ? 'https' : 'http'))) say('is scraped by the wrong scheme');
+      if (monitor.spec.endpoints.some((e) => e.scheme !== (mtls ? 'https' : 'http')))
+        say('is scraped by the wrong scheme');
     }
   }
   return faults;

@@ -3,7 +3,8 @@
 import { containersOf, podsOf, processOf } from '../lib/objects.mjs';
 import { describe } from '../lib/programs.mjs';
 
-const ours = (container) => /(^|\/)sparsebalance-(coordinator|worker)(-cuda)?:/.test(container.image) && !container.command;
+const ours = (container) =>
+  /(^|\/)sparsebalance-(coordinator|worker)(-cuda)?:/.test(container.image) && !container.command;
 
 export function processes({ objects, programs }) {
   const faults = [];
@@ -15,7 +16,9 @@ export function processes({ objects, programs }) {
       const prepared = programs.prepare(pod, container, objects);
       const known = programs.variablesOf(prepared.program);
       // A program passes over a variable that it does not know, so a misspelt one would have no effect.
-      for (const name of Object.keys(prepared.env).filter((n) => n.startsWith('SPARSEBALANCE_') && !known.has(n))) {
+      for (const name of Object.keys(prepared.env).filter(
+        (n) => n.startsWith('SPARSEBALANCE_') && !known.has(n),
+      )) {
         faults.push(`${who}: ${name} is no variable of the program`);
       }
       // Verbs have no --check-config; what they do is tried in verbs_test.mjs.

@@ -9,9 +9,13 @@ function wantedBy(volume) {
 }
 
 function secretsOfMonitors(objects) {
-  return byKind(objects, 'ServiceMonitor').flatMap((monitor) => monitor.spec.endpoints.flatMap(({ tlsConfig }) =>
-    [tlsConfig?.ca?.secret, tlsConfig?.cert?.secret, tlsConfig?.keySecret].filter(Boolean)
-      .map((secret) => ({ owner: monitor, wanted: `Secret/${secret.name}` }))));
+  return byKind(objects, 'ServiceMonitor').flatMap((monitor) =>
+    monitor.spec.endpoints.flatMap(({ tlsConfig }) =>
+      [tlsConfig?.ca?.secret, tlsConfig?.cert?.secret, tlsConfig?.keySecret]
+        .filter(Boolean)
+        .map((secret) => ({ owner: monitor, wanted: `Secret/${secret.name}` })),
+    ),
+  );
 }
 
 export function references({ objects, peers, provided }) {
@@ -27,25 +31,32 @@ export function references({ objects, peers, provided }) {
   for (const pod of podsOf(objects)) {
     const owner = nameOf(pod.owner);
     const claims = (pod.owner.spec.volumeClaimTemplates ?? []).map((claim) => claim.metadata.name);
-    const volumes = new Map([...claims.map((name) => [name, {}]), ...(pod.spec.volumes ?? []).map((v) => [v.name, v])]);
+    const volumes = new Map([
+      ...claims.map((name) => [name, {}]),
+      ...(pod.spec.volumes ?? []).map((v) => [v.name, v]),
+    ]);
     for (const volume of volumes.values()) {
       const wanted = wantedBy(volume);
       if (wanted) uses.push({ owner: pod.owner, wanted });
     }
-    if (pod.spec.serviceAccountName) uses.push({ owner: pod.owner, wanted: `ServiceAccount/${pod.spec.serviceAccountName}` });
+    if (pod.spec.serviceAccountName)
+      uses.push({ owner: pod.owner, wanted: `ServiceAccount/${pod.spec.serviceAccountName}` });
     const mounted = new Set();
     for (const container of containersOf(pod)) {
       const paths = new Set();
       for (const mount of container.volumeMounts ?? []) {
         mounted.add(mount.name);
-        if (!volumes.has(mount.name)) faults.push(`${owner}: ${container.name} mounts ${mount.name}, which is no volume`);
-        if (paths.has(mount.mountPath)) faults.push(`${owner}: ${container.name} mounts two volumes at ${mount.mountPath}`);
+        if (!volumes.has(mount.name))
+          faults.push(`${owner}: ${container.name} mounts ${mount.name}, which is no volume`);
+        if (paths.has(mount.mountPath))
+          faults.push(`${owner}: ${container.name} mounts two volumes at ${mount.mountPath}`);
         paths.add(mount.mountPath);
         // A subPath never changes, so renewed certificates and rules would not be seen.
         if (mount.subPath) faults.push(`${owner}: ${container.name} mounts a subPath of ${mount.name}`);
       }
     }
-    for (const name of volumes.keys()) if (!mounted.has(name)) faults.push(`${owner}: nothing mounts the volume ${name}`);
+    for (const name of volumes.keys())
+      if (!mounted.has(name)) faults.push(`${owner}: nothing mounts the volume ${name}`);
   }
   for (const certificate of byKind(objects, 'Certificate')) {
     uses.push({ owner: certificate, wanted: `Issuer/${certificate.spec.issuerRef.name}` });

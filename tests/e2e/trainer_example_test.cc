@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
@@ -97,6 +98,36 @@ Ran Sbctl(const Cluster& cluster, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(),
                    {Program("sbctl"), "--coordinator", cluster.address(), "--format", "json"});
   return RunProgram(arguments);
+}
+
+TEST(FirstPlanTest, TheCallsAloneBringAPlanForEachSequence) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  const Ran ran = RunProgram({Program("example-first-plan"), cluster.address()});
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  std::multiset<uint64_t> planned;
+  std::istringstream lines(ran.output);
+  for (std::string line; std::getline(lines, line);) {
+    unsigned long step = 0, sequence = 0;  // NOLINT(google-runtime-int): what scanf takes
+    unsigned budget = 0;
+    ASSERT_EQ(
+        std::sscanf(line.c_str(), "step %lu sequence %lu budget %u", &step, &sequence, &budget), 3)
+        << line;
+    EXPECT_EQ(sequence / kBatchSize, step);
+    EXPECT_GE(budget, 1u);
+    planned.insert(sequence);
+  }
+  std::multiset<uint64_t> all;
+  for (uint64_t id = 0; id < 3 * kBatchSize; ++id) all.insert(id);
+  EXPECT_EQ(planned, all);
+  EXPECT_THAT(Sbctl(cluster, {"job", "first-plan"}).output,
+              HasSubstr(R"("state": "JOB_STATE_FINISHED")"));
+}
+
+TEST(FirstPlanTest, WithoutACoordinatorItSaysSo) {
+  const Ran ran = RunProgram({Program("example-first-plan"), "127.0.0.1:1"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.output, HasSubstr("connect"));
 }
 
 TEST(TrainerExampleTest, RanksTrainByOnePlanAndReportWhatTheyTrained) {

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
+#include <stdexcept>
 #include <string>
 
 #include "grpcpp/grpcpp.h"
@@ -16,9 +16,7 @@
 namespace v1 = sparsebalance::v1;
 
 void Must(const grpc::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.error_message().c_str());
-  std::exit(1);
+  if (!status.ok()) throw std::runtime_error(status.error_message());
 }
 
 // Eight sequences, and the digest by which ranks that read other data are found out
@@ -44,8 +42,8 @@ v1::GlobalBatch BatchOf(uint64_t step) {
   return batch;
 }
 
-int main(int argc, char** argv) {
-  if (argc != 2) return std::fprintf(stderr, "usage: example-first-plan HOST:PORT\n"), 2;
+int main(int argc, char** argv) try {
+  if (argc != 2) throw std::runtime_error("usage: example-first-plan HOST:PORT");
   const auto stub =
       v1::Coordinator::NewStub(grpc::CreateChannel(argv[1], grpc::InsecureChannelCredentials()));
   const auto call = [&](auto method, const auto& request, auto response) {
@@ -102,4 +100,7 @@ int main(int argc, char** argv) {
   *leave.mutable_telemetry() = exchange.telemetry();
   leave.set_job_finished(true);
   call(&Stub::LeaveJob, leave, v1::LeaveJobResponse());
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }

@@ -33,12 +33,14 @@ Membership::Membership(JobId id, uint32_t rank_count, uint64_t generation, bool 
       finished_(finished),
       holders_(rank_count) {}
 
-absl::Status Membership::Stale(const std::string& message, uint64_t incarnation) const {
+absl::Status Membership::Stale(const std::string& message, uint64_t incarnation,
+                               bool evicted) const {
   v1::StaleMember detail;
   *detail.mutable_job() = id_.ToProto();
   detail.set_current_generation(generation_);
   detail.set_current_leader_epoch(epoch_->current());
   detail.set_current_incarnation(incarnation);
+  detail.set_evicted(evicted);
   absl::Status status = absl::AbortedError(message);
   planner::AttachDetail(status, detail);
   return status;
@@ -109,10 +111,12 @@ absl::Status Membership::Join(const v1::JoinJobRequest& request, absl::Time now,
                  latest->second);
   }
   if (const auto evicted = evicted_.find(node_id);
-      evicted != evicted_.end() && request.incarnation() <= evicted->second) {
+      evicted != evicted_.end() && (request.incarnation() <= evicted->second ||
+                                    (request.previous_incarnation() != 0 &&
+                                     request.previous_incarnation() <= evicted->second))) {
     return Stale(absl::StrCat("node ", node_id, " was evicted from job ", id_.ToString(),
                               " by an operator; start its process anew to let it join again"),
-                 evicted->second);
+                 evicted->second, /*evicted=*/true);
   }
   if (absl::Status status = CheckConflicts(request); !status.ok()) return status;
   if (absl::Status status = CheckVersion(request, now); !status.ok()) return status;

@@ -107,7 +107,7 @@ class Membership {
   void FillStatus(v1::JobStatus& status, absl::Time now) const;
 
   // ABORTED with the current values; `incarnation` is that of the asking node here, or 0.
-  absl::Status Stale(const std::string& message, uint64_t incarnation) const;
+  absl::Status Stale(const std::string& message, uint64_t incarnation, bool evicted = false) const;
 
  private:
   enum class SeatState {

@@ -431,6 +431,23 @@ TEST_F(MembershipTest, ASilentNodeIsSuspectBeforeItIsDeadAndAnyCallClearsIt) {
   EXPECT_THAT(suspects(), IsEmpty());
 }
 
+TEST_F(MembershipTest, AnEvictedProcessDoesNotComeBackAsALaterLifeOfItself) {
+  coordinator_.FormPair("job");
+  v1::EvictNodeRequest request;
+  request.mutable_job()->set_name("job");
+  request.set_node_id("b");
+  ASSERT_TRUE(coordinator_.registry->EvictNode(request).ok());
+  v1::JoinJobRequest again = coordinator_.JoinRequest("job", "b", {1}, /*incarnation=*/2);
+  again.set_previous_incarnation(1);
+  const JoinPending refused = coordinator_.Join(again);
+  ASSERT_TRUE(refused.answered());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(Detail<v1::StaleMember>(refused.status()).evicted());
+  // Another process of the name, which has not been in the job.
+  again.set_previous_incarnation(0);
+  EXPECT_FALSE(coordinator_.Join(again).answered());
+}
+
 TEST_F(MembershipTest, AnEvictedProcessStaysOutAndANewOneComesIn) {
   coordinator_.FormPair("job");
   const ExchangePending waiting = coordinator_.Ask(Coordinator::Key("job", "a"), MakeBatch(0));

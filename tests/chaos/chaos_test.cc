@@ -38,7 +38,7 @@ using testing_support::ChildProcess;
 constexpr uint64_t kSequences = 96;
 constexpr uint64_t kBatch = 8;
 constexpr uint64_t kSteps = 240;  // twenty epochs
-// A round takes seconds; one that takes so long hangs.
+// A job that trains no step for so long hangs.
 constexpr absl::Duration kBound = absl::Seconds(180);
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
@@ -88,6 +88,7 @@ class Round {
       for (const Fault& fault : together) fault.end();
     }
     fleet_.Heal();
+    AwaitStandstill();
     for (size_t rank = 0; rank < 2; ++rank) {
       const int code = workers_[rank]->Wait(kBound);
       if (code != 0) objections_.push_back(absl::StrCat("worker ", rank, " ended with ", code));
@@ -153,6 +154,16 @@ class Round {
                  absl::SimpleAtoi(line.substr(at + 5, slash - at - 5), &step) && step >= wanted;
         },
         0, absl::Seconds(60));
+  }
+
+  // Until rank 0 has ended, or trains no more. How long a step takes is up to sanitizers and to
+  // what else the machine does.
+  void AwaitStandstill() {
+    const auto is_step = [](const std::string& line) {
+      return line.find("step ") != std::string::npos && line.find("tokens/s") != std::string::npos;
+    };
+    size_t next = 0;
+    while (const auto line = workers_[0]->WaitForLineThat(is_step, next, kBound)) next = *line + 1;
   }
 
   Fault DrawFault() {

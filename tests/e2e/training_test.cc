@@ -313,6 +313,41 @@ TEST(TrainingTest, AfterAWorkersDeathTheOthersStopAndAllResumeFromTheCheckpoint)
   ExpectEachTrained(TimesInTheEnd(cluster.Records("sparsebalance"), 20), 160, 1);
 }
 
+TEST(TrainingTest, AnEvictedWorkerEndsAndTheOthersJoinAnother) {
+  Cluster cluster;
+  cluster.PackData(160, 200, 500);
+  cluster.StartCoordinator();
+  const auto flags = [&](const std::string& node, std::vector<std::string> more = {}) {
+    std::vector<std::string> all = {"--steps",
+                                    "20",
+                                    "--checkpoint-dir",
+                                    cluster.checkpoints(),
+                                    "--checkpoint-every",
+                                    "5",
+                                    "--hidden-size",
+                                    "96",
+                                    "--layers",
+                                    "3",
+                                    "--node-id",
+                                    node};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const auto evicted = cluster.StartWorker(2, 1, flags("slow"));
+  const auto zero = cluster.StartWorker(2, 0, flags("zero"));
+  ASSERT_TRUE(zero->WaitForLine("step   7/20").has_value()) << zero->Output();
+  const Ran evict = RunProgram({Program("sbctl"), "--coordinator", cluster.address(), "evict",
+                                "e2e", "slow", "--reason", "its fan is broken"});
+  ASSERT_EQ(evict.code, 0) << evict.output;
+  EXPECT_EQ(evicted->Wait(), 4) << evicted->Output();
+  EXPECT_THAT(evicted->Output(), HasSubstr("an operator took this node out of the job"));
+  // Another machine takes the rank.
+  const auto another = cluster.StartWorker(2, 1, flags("fast", {"--resume"}));
+  ASSERT_EQ(zero->Wait(), 0) << zero->Output();
+  ASSERT_EQ(another->Wait(), 0) << another->Output();
+  ExpectEachTrained(TimesInTheEnd(cluster.Records("sparsebalance"), 20), 160, 1);
+}
+
 TEST(TrainingTest, AfterAWorkersDeathTheOthersJoinItsNewProcessWithoutHelp) {
   Cluster cluster;
   cluster.PackData(160, 200, 500);

@@ -107,6 +107,7 @@ absl::StatusOr<v1::JoinJobResponse> NodeSession::JoinOnce(bool reconnect, absl::
     request.set_known_leader_epoch(leader_epoch_);
     request.set_next_step(first_open_step_);
     request.set_client_version(options_.client_version);
+    request.set_previous_incarnation(options_.previous_incarnation);
     for (const v1::RankInfo& rank : ranks_) {
       *request.add_ranks() = rank;
       // The communicator is held: its addresses are of no use in another generation.
@@ -175,10 +176,16 @@ absl::StatusOr<v1::JoinJobResponse> NodeSession::Join(std::vector<v1::RankInfo> 
 bool NodeSession::MayJoinAfter(const absl::Status& aborted) {
   const std::optional<v1::StaleMember> stale = planner::GetDetail<v1::StaleMember>(aborted);
   absl::MutexLock lock(&mutex_);
-  if (!stale.has_value() || stale->current_incarnation() <= incarnation_) return true;
+  const bool later = stale.has_value() && stale->current_incarnation() > incarnation_;
+  const bool first_life = options_.previous_incarnation == 0;
+  if (stale.has_value() && stale->evicted() && !(later && first_life)) {
+    evicted_ = true;
+    return false;
+  }
+  if (!later) return true;
   const std::optional<uint64_t> next = IncarnationAfter(incarnation_, stale->current_incarnation());
   // Once only: two processes that were given the same name must not drive each other out for ever.
-  if (!next.has_value() || !options_.first_life || incarnation_raised_) return false;
+  if (!next.has_value() || !first_life || incarnation_raised_) return false;
   options_.log(absl::StrCat("node ", options_.node_id, " has been in the job as incarnation ",
                             stale->current_incarnation(),
                             ", which is later than this machine's clock (", incarnation_,

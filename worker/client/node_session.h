@@ -43,10 +43,10 @@ struct NodeSessionOptions {
   uint64_t incarnation = 0;
   // Restarts of the whole job so far, as whatever starts its nodes counts them.
   uint32_t restart_attempt = 0;
-  // The process has not been in this job before. Such a one whose clock is behind that of the
-  // machine on which its node ran before may take the incarnation after that one's; see
-  // incarnation.h.
-  bool first_life = true;
+  // Of the session before, where this process joins again. 0: it has not been in the job; then,
+  // where its clock is behind that of the machine on which its node ran before, it may take the
+  // incarnation after that one's (incarnation.h).
+  uint64_t previous_incarnation = 0;
   std::string client_version;  // program and version, for people
   // How long to wait for a coordinator or for the other nodes at start; infinite by default.
   absl::Duration start_timeout = absl::InfiniteDuration();
@@ -75,7 +75,7 @@ class NodeSession : public PlanSource {
   ~NodeSession() override;
 
   // Waits until every rank of the job has joined, naming the missing ones. `ranks` are this node's.
-  // ABORTED where a later life of this node has joined.
+  // ABORTED where a later life of this node has joined, or where it was evicted.
   absl::StatusOr<v1::JoinJobResponse> Join(std::vector<v1::RankInfo> ranks, uint64_t next_step);
 
   // PlanSource. Health is ABORTED once another process has replaced a member.
@@ -98,6 +98,15 @@ class NodeSession : public PlanSource {
   absl::Status Leave(const std::string& reason, bool job_finished);
 
   const v1::JobSpec& spec() const { return spec_; }
+  uint64_t incarnation() const {
+    absl::MutexLock lock(&mutex_);
+    return incarnation_;
+  }
+  // An operator took this process out of the job: it must not join again.
+  bool evicted() const {
+    absl::MutexLock lock(&mutex_);
+    return evicted_;
+  }
 
  private:
   NodeSession(NodeSessionOptions options, v1::JobSpec spec, const StopSignal* stop);
@@ -139,6 +148,7 @@ class NodeSession : public PlanSource {
   mutable absl::Mutex mutex_;
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_);
   bool incarnation_raised_ ABSL_GUARDED_BY(mutex_) = false;
+  bool evicted_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t spec_fingerprint_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t leader_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -182,6 +182,8 @@ bool NodeSession::Rejoin() {
   if (absl::IsDeadlineExceeded(joined.status())) return true;  // the poll itself was the pause
   absl::MutexLock lock(&mutex_);
   if (absl::IsAborted(joined.status())) {
+    const auto stale = planner::GetDetail<v1::StaleMember>(joined.status());
+    evicted_ = stale.has_value() && stale->evicted();
     health_ = absl::AbortedError(
         absl::StrCat("this node cannot go on in generation ", generation_, " (",
                      std::string(joined.status().message()),

@@ -242,7 +242,7 @@ TEST_F(NodeSessionTest, AProcessThatWasReplacedDoesNotDriveOutItsSuccessor) {
   StartServer();
   TryToJoinAlone("b", /*incarnation=*/9);
   NodeSessionOptions options = Options("b", /*incarnation=*/5);
-  options.first_life = false;
+  options.previous_incarnation = 5;
   auto replaced = NodeSession::Register(options, TestSpec(), &stop_);
   ASSERT_TRUE(replaced.ok()) << replaced.status();
   const absl::StatusOr<v1::JoinJobResponse> joined = (*replaced)->Join(Rank(1), 0);

@@ -190,7 +190,7 @@ class NodeRun {
       options_.train.resume = true;
       // The peers that are left must be able to tell this life of the process from the last.
       options_.session.incarnation = 0;
-      options_.session.first_life = false;
+      options_.session.previous_incarnation = incarnation_;
     }
   }
 
@@ -198,6 +198,11 @@ class NodeRun {
   bool MayRejoin(const absl::Status& why, int rejoins) const {
     if (stop_.requested() || options_.coordinator.empty() || options_.max_rejoins == 0)
       return false;
+    if (evicted_) {
+      options_.log(absl::StrCat("an operator took this node out of the job (", why.message(),
+                                "); this process does not join again, another may"));
+      return false;
+    }
     if (options_.train.checkpoint_dir.empty()) {
       options_.log(absl::StrCat("a peer was lost (", why.message(),
                                 "), and without --checkpoint-dir there is nothing to go on from"));
@@ -215,6 +220,17 @@ class NodeRun {
     if (steps_file_) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("cannot write to the output folder ", options_.output_dir));
+  }
+
+  // Whoever evicts a node names a job, so the lowest of its jobs' incarnations covers all of them.
+  void NoteIncarnations(const std::vector<std::unique_ptr<JobRun>>& runs) {
+    incarnation_ = 0;
+    for (const std::unique_ptr<JobRun>& run : runs) {
+      if (run->session() == nullptr) continue;
+      const uint64_t own = run->session()->incarnation();
+      incarnation_ = incarnation_ == 0 ? own : std::min(incarnation_, own);
+      evicted_ = evicted_ || run->session()->evicted();
+    }
   }
 
   bool HoldsRank0() const {
@@ -259,6 +275,7 @@ class NodeRun {
     RankThreads threads(options_, runs, stop_, on_step);
     const absl::StatusOr<WorkerNodeResult::End> end = threads.Run();
     const bool finished = end.ok() && *end == WorkerNodeResult::End::kFinished;
+    NoteIncarnations(runs);
     for (const std::unique_ptr<JobRun>& run : runs) {
       run->Leave(!end.ok()  ? std::string(end.status().message())
                  : finished ? "finished"
@@ -283,8 +300,10 @@ class NodeRun {
   const StopSignal& stop_;
   std::unique_ptr<WorkerMetrics> metrics_;
   std::ofstream steps_file_;
-  bool begun_ = false;       // the attempt has come as far as joining
-  bool progressed_ = false;  // the attempt has trained a step that none before it had
+  bool begun_ = false;        // the attempt has come as far as joining
+  bool progressed_ = false;   // the attempt has trained a step that none before it had
+  uint64_t incarnation_ = 0;  // of the attempt, the lowest of its jobs
+  bool evicted_ = false;      // by an operator, from one of its jobs
   std::map<std::string, uint64_t> next_step_;  // by policy, over all attempts
 };
 

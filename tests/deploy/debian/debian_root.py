@@ -1,11 +1,12 @@
 """Debian systems in folders, to install packages into and to run programs in.
 
-    base = debian_root.base('build/roots')          # debootstrap, kept between runs
+    base, reason = debian_root.base('build/roots')  # debootstrap, kept between runs
     root = base.copy('build/roots/coordinator')
     root.run(['apt-get', 'install', '-y', 'hello'])
     root.run(['hello'], user='nobody', read_only=True)
 
-systemd-nspawn starts the programs; it needs root and namespaces. `why_not()` says what is missing.
+systemd-nspawn starts the programs. It needs root and namespaces, which not every machine lends: then
+there is no base but a reason.
 """
 
 import contextlib
@@ -20,8 +21,7 @@ MIRROR = 'http://deb.debian.org/debian'
 ENVIRONMENT = {'DEBIAN_FRONTEND': 'noninteractive', 'LANG': 'C.UTF-8'}
 
 
-def why_not():
-    """Why roots cannot be made here, in one line; None where they can."""
+def _missing():
     if os.geteuid() != 0:
         return 'making a Debian root needs root'
     for program in ('debootstrap', 'systemd-nspawn'):
@@ -43,15 +43,25 @@ def _checked(command, **options):
 
 
 def base(folder):
-    """The smallest Debian that apt works in."""
+    """The smallest Debian that apt works in, or None and why there is none, in one line."""
+    reason = _missing()
+    if reason is not None:
+        return None, reason
     root = pathlib.Path(folder).resolve() / 'base'
     whole = root.with_name('base.whole')
     if not whole.exists():
         shutil.rmtree(root, ignore_errors=True)
         root.parent.mkdir(parents=True, exist_ok=True)
-        _checked(['debootstrap', '--variant=minbase', SUITE, str(root), MIRROR])
+        try:
+            _checked(['debootstrap', '--variant=minbase', SUITE, str(root), MIRROR])
+        except RuntimeError as error:
+            return None, f'debootstrap from {MIRROR} failed: {str(error).splitlines()[-1]}'
         whole.touch()
-    return Root(root)
+    try:
+        Root(root).run(['true'])
+    except RuntimeError as error:
+        return None, f'systemd-nspawn cannot start programs here: {str(error).splitlines()[-1]}'
+    return Root(root), None
 
 
 class Root:

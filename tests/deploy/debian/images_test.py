@@ -211,9 +211,9 @@ def main():
     parser.add_argument('--whole', action='store_true')
     parser.add_argument('roots', type=pathlib.Path)
     arguments, rest = parser.parse_known_args()
-    reason = debian_root.why_not()
     given = {}
     folder = arguments.roots.resolve()
+    base, reason = debian_root.base(folder)
     if not arguments.whole:
         made = sorted(arguments.packages.resolve().glob('*.deb'))
         if reason is None and not made:
@@ -230,7 +230,7 @@ def main():
         print(f'skipped: {reason}')
         return 77
     builder = dockerfile.Builder(dockerfile.parse((DOCKER / 'Dockerfile').read_text()),
-                                 debian_root.base(folder), context, folder / 'stages', given)
+                                 base, context, folder / 'stages', given)
     for stage in ('coordinator', 'worker'):
         images[stage] = builder.build(stage)
     try:

@@ -44,8 +44,8 @@ def field(deb, name):
                           stdout=subprocess.PIPE).stdout.strip()
 
 
-def prepare(roots):
-    root = debian_root.base(roots).copy(roots / 'prepared')
+def prepare(base, roots):
+    root = base.copy(roots / 'prepared')
     root.run(['apt-get', 'update', '-q'])
     root.run(['apt-get', 'install', '-y', '-q', '--no-install-recommends', 'systemd', 'systemd-sysv'])
     for deb in packages:
@@ -199,14 +199,22 @@ class DemoTest(unittest.TestCase):
 
 def main():
     global prepared
-    reason = debian_root.why_not()
+    roots = pathlib.Path(sys.argv[2]).resolve()
     packages.extend(sorted(pathlib.Path(sys.argv[1]).resolve().glob('sparsebalance-*.deb')))
-    if reason is None and sorted(field(deb, 'Package') for deb in packages) != sorted(NAMES):
+    if sorted(field(deb, 'Package') for deb in packages) != sorted(NAMES):
         reason = f'not all packages are in {sys.argv[1]}; ./run package makes them'
+    else:
+        base, reason = debian_root.base(roots)
+    if reason is None:
+        prepared = prepare(base, roots)
+        try:
+            with prepared.booted():
+                pass
+        except RuntimeError as error:
+            reason = f'systemd does not boot in a container here: {str(error).splitlines()[0]}'
     if reason is not None:
         print(f'skipped: {reason}')
         return 77
-    prepared = prepare(pathlib.Path(sys.argv[2]).resolve())
     try:
         return 0 if unittest.main(argv=sys.argv[:1] + sys.argv[3:], exit=False,
                                   verbosity=2).result.wasSuccessful() else 1

@@ -311,10 +311,15 @@ class Integration(WalkThrough):
 
     @unittest.skipUnless((BIN / 'example-trainer').exists(), 'examples/trainer is not built')
     def test_example(self):
-        coordinator, *ranks = lines_of(block_with('docs/integration.md', 'Stubs', 'example-trainer'))
+        coordinator, first_plan, *ranks = lines_of(
+            block_with('docs/integration.md', 'Stubs', 'example-trainer'))
         _, port, _ = self.start_coordinator(edited(coordinator, (' &', '')))
-        trainers = [(self.start(edited(rank.removesuffix(' &'), ('127.0.0.1:7070', f'127.0.0.1:{port}')),
-                                f'rank-{n}'), f'rank-{n}') for n, rank in enumerate(ranks)]
+        here = ('127.0.0.1:7070', f'127.0.0.1:{port}')
+        first = self.start(edited(first_plan, here), 'first-plan')
+        self.wait(first, 'first-plan')
+        self.assertIn('step 2 sequence ', self.log('first-plan'))
+        trainers = [(self.start(edited(rank.removesuffix(' &'), here), f'rank-{n}'), f'rank-{n}')
+                    for n, rank in enumerate(ranks)]
         for trainer, name in trainers:
             self.wait(trainer, name)
             self.assertIn('step 9 plan ', self.log(name))

@@ -94,6 +94,12 @@ class Root:
         if cwd is not None:
             nspawn.append(f'--chdir={cwd}')
         for outside, inside, writable in binds:
+            # As container engines do: a root that is read-only gets no mount point later.
+            point = self.path / str(inside).lstrip('/')
+            if not point.exists():
+                (point if pathlib.Path(outside).is_dir() else point.parent).mkdir(parents=True, exist_ok=True)
+                if not pathlib.Path(outside).is_dir():
+                    point.touch()
             nspawn.append(f'--bind{"" if writable else "-ro"}={outside}:{inside}')
         for name, value in {**ENVIRONMENT, **dict(environment)}.items():
             nspawn.append(f'--setenv={name}={value}')

@@ -97,6 +97,7 @@ class ComposeTest(unittest.TestCase):
         self.compose = yaml.safe_load((DOCKER / 'compose.yaml').read_text())
         self.volumes = folder / 'volumes'
         shutil.rmtree(self.volumes, ignore_errors=True)
+        self.volumes.mkdir(parents=True)
         self.addCleanup(shutil.rmtree, self.volumes, True)
         # Instead of the containers' network: addresses and ports of this machine.
         self.ports = {port: free_port() for port in (7070, 7071, 7072)}

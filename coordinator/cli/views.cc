@@ -62,7 +62,8 @@ std::string RanksTable(const v1::JobStatus& job) {
                {"LAST STEP", Align::kRight},
                {"SILENT MS", Align::kRight}});
   for (const v1::RankStatus& rank : job.ranks()) {
-    table.AddRow({absl::StrCat(rank.rank()), rank.node_id(), rank.device_name(), rank.client_version(),
+    table.AddRow({absl::StrCat(rank.rank()), rank.node_id(), rank.device_name(),
+                  rank.client_version(),
                   absl::StrCat(rank.time_factor() >= planner::kSlowRankTimeFactor ? "slow " : "",
                                Fixed(rank.time_factor(), 3)),
                   absl::StrCat(rank.last_step()), absl::StrCat(rank.silent_ms())});

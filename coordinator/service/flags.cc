@@ -160,8 +160,7 @@ std::optional<CoordinatorFlags> ParseCoordinatorFlags(int argc, const char* cons
                "sparsebalance-coordinator");
   // Of a flag given twice the last counts, so that scripts can append to a command line.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_version_flag("--version",
-                       VersionText("sparsebalance-coordinator"));
+  app.set_version_flag("--version", VersionText("sparsebalance-coordinator"));
   WithEnvironment(app.set_config("--config", "", "File with flags, one NAME=VALUE a line"));
   app.allow_config_extras(CLI::config_extras_mode::error);
   AddProgramFlags(app, flags, texts);

@@ -6,9 +6,9 @@
 namespace sparsebalance::kernels::cpu {
 
 const std::vector<std::string>& CpuFeatureNames() {
-  static const auto* const names = new std::vector<std::string>{
+  static const auto* const names = new std::vector<std::string> {
 #if defined(__x86_64__)
-      "avx", "avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl",
+    "avx", "avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl",
 #endif
   };
   return *names;

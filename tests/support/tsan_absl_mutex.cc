@@ -10,9 +10,9 @@
 
 #include "absl/synchronization/mutex.h"
 
-// Libraries share one copy of what the compiler did not inline, and for Gloo's exceptions, which unlock
-// through this one, it would be libspdlog's, whose calls tests/tsan.supp has the sanitizer ignore: the
-// mutex would count as locked for ever. A copy in the program comes before all others.
+// Libraries share one copy of what the compiler did not inline, and for Gloo's exceptions, which
+// unlock through this one, it would be libspdlog's, whose calls tests/tsan.supp has the sanitizer
+// ignore: the mutex would count as locked for ever. A copy in the program comes before all others.
 template class std::unique_lock<std::mutex>;
 
 namespace absl {

@@ -38,8 +38,10 @@ FileDescriptorSet CurrentContract() {
 }
 
 TEST(ContractTest, NothingThatTheLastVersionReliesOnHasChanged) {
-  const std::filesystem::path folder =
-      std::filesystem::path(std::getenv("SPARSEBALANCE_SOURCE_DIR")) / "proto/baseline";
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): one thread
+  const char* const source = std::getenv("SPARSEBALANCE_SOURCE_DIR");
+  ASSERT_NE(source, nullptr);
+  const std::filesystem::path folder = std::filesystem::path(source) / "proto/baseline";
   int baselines = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".desc") continue;

@@ -37,7 +37,7 @@ absl::Status CheckCpuFeatures(uint32_t compiled, uint32_t machine) {
     if ((compiled & ~machine) >> bit & 1) missing.push_back(CpuFeatureNames()[bit]);
   }
   if (missing.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
+  return absl::UnimplementedError(
       absl::StrCat("backend \"cpu\": its kernels were compiled for ", absl::StrJoin(missing, ", "),
                    ", which this machine's CPU does not have; build on this machine, or for any of "
                    "the last ten years with cmake -DSPARSEBALANCE_CPU_ARCH=portable"));

@@ -21,7 +21,7 @@ const std::vector<std::string>& CpuFeatureNames();
 // The same bits for this machine.
 uint32_t MachineFeatures();
 
-// FAILED_PRECONDITION that names what is missing and what to do, rather than the signal SIGILL
+// UNIMPLEMENTED that names what is missing and what to do, rather than the signal SIGILL
 // later.
 absl::Status CheckCpuFeatures(uint32_t compiled, uint32_t machine);
 

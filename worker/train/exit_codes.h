@@ -10,7 +10,7 @@ enum ExitCode : int {
   kExitInternal = 1,      // a defect: report it
   kExitUsage = 2,         // bad flags, data or checkpoint: mend them first
   kExitRefused = 3,       // the coordinator has another job, node or rank in this place
-  kExitPeerLost = 4,      // restart from the last checkpoint
+  kExitPeerLost = 4,      // or evicted by an operator: restart from the last checkpoint
   kExitDisagreement = 5,  // ranks read different data or run different versions
   kExitDiverged = 6,      // gradients were not finite too often in a row
   kExitNoMemory = 7,      // give a rank more memory or fewer tokens a micro-batch
